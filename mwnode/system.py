@@ -1,0 +1,31 @@
+"""The machine's own clock and randomness: the only place in mwnode that reads either."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from mwnode.protocol.instants import Instant
+
+_NANOSECONDS_PER_SECOND = 1_000_000_000
+
+
+class SystemClock:
+    """Wall time to the microsecond, and a monotonic time in seconds; a `protocol.ports.Clock`."""
+
+    def now(self) -> Instant:
+        """The present instant, cut to whole microseconds, the resolution that mwnode writes."""
+        seconds, nanoseconds = divmod(time.time_ns(), _NANOSECONDS_PER_SECOND)
+        return Instant(seconds, f"{nanoseconds // 1_000:06d}".rstrip("0"))
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary start; never runs backwards, so deadlines are counted in it."""
+        return time.monotonic()
+
+
+class OsEntropy:
+    """The operating system's random source; a `protocol.ports.Entropy`."""
+
+    def random(self, n: int) -> bytes:
+        """`n` unpredictable bytes, fit for keys and nonces."""
+        return os.urandom(n)
