@@ -1,0 +1,49 @@
+"""Identifiers made by us: all of them absolute URIs (R-2-15), all of them compared byte for byte (R-2-18)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from mwnode.protocol.instants import Instant
+
+CORE_EXTENSION = "urn:mwnode:extension:core"
+"""Where members that the schemas have no place for travel in durable documents; never critical."""
+OFFLINE_EXTENSION = "urn:mwnode:extension:offline"
+"""Marks Commands whose work was done while the Worker was disconnected."""
+ANY_SCHEMA = "urn:mwnode:schema:any"
+"""The schema of a deliverable or capability that promises nothing about its content."""
+CLARIFICATION_SCHEMA = "urn:mwnode:schema:clarification"
+"""The ``data_ref`` schema of clarification rounds."""
+
+
+def mission_conversation_id(group_id: str) -> str:
+    """The main Conversation of a Group."""
+    return f"{group_id}:mission"
+
+
+def work_item_conversation_id(group_id: str, work_item_id: str) -> str:
+    """The Conversation of a WorkItem."""
+    return f"{group_id}:work:{work_item_id}"
+
+
+def policy_cause_id(name: str) -> str:
+    """The ``cause.id`` of an Event that a policy caused."""
+    return f"urn:mwnode:policy:{name}"
+
+
+def artifact_uri(content_hash: str) -> str:
+    """The URI of bytes kept by a node, from their ``sha256:`` hash."""
+    return f"urn:mwnode:artifact:{content_hash}"
+
+
+def uuid7_urn(now: Instant, random: bytes) -> str:
+    """A lower-case ``urn:uuid:`` of version 7 (RFC 9562): milliseconds of ``now``, then 74 bits of ``random``.
+
+    ``random`` must hold at least 10 bytes; further bytes are ignored (R-2-17).
+    """
+    if len(random) < 10:
+        raise ValueError("a UUID of version 7 needs 10 random bytes")
+    milliseconds = (now.whole_microseconds() // 1000) & ((1 << 48) - 1)
+    bits = int.from_bytes(random[:10], "big")
+    value = milliseconds << 80 | 7 << 76 | (bits >> 62 & 0xFFF) << 64 | 0b10 << 62 | (bits & ((1 << 62) - 1))
+    return f"urn:uuid:{UUID(int=value)}"
