@@ -1,0 +1,1 @@
+"""Drive a Mission from a plan file: authorize, offer, review, submit."""

@@ -1,0 +1,236 @@
+"""The plan file: one TOML file is a Mission, typed, checked and turned into protocol objects.
+
+Faults are a :class:`PlanError` with file, line and key path. Defaults: the contract's `businessImpact` is the Mission's
+objective, its deadline the Mission's, its resources the Mission's permissions; capability `mwnode.generic@1.0.0`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from mwnode.coordinator.plan_checks import Checks, PlanError
+from mwnode.coordinator.plan_format import (
+    DEFAULT_SECONDS,
+    PlanFile,
+    PlanMission,
+    PlanWork,
+    budget_of,
+    capability,
+    deadline_text,
+    is_content_hash,
+    needs_human,
+    total,
+)
+from mwnode.coordinator.plan_text import KeyPath, line_of, path_of
+from mwnode.protocol.documents import (
+    AcceptanceCriterion,
+    ApprovalPolicy,
+    Budget,
+    Deliverable,
+    Extension,
+    JsonObject,
+    RetryPolicy,
+    WorkContract,
+)
+from mwnode.protocol.identifiers import CORE_EXTENSION
+from mwnode.protocol.instants import Instant, parse
+
+__all__ = ["Plan", "PlanError", "load_plan", "parse_plan"]
+
+
+class Plan:
+    """A checked plan. ``plan_hash`` is the SHA-256 of the file's bytes, by which a Mission names its plan."""
+
+    def __init__(self, source: Path, raw: bytes, mission: PlanMission, work: tuple[PlanWork, ...]) -> None:
+        self.source = source
+        self.plan_hash = f"sha256:{hashlib.sha256(raw).hexdigest()}"
+        self.mission = mission
+        self.work = work
+        self.by_id = {item.id: item for item in work}
+
+    @property
+    def coordinator(self) -> str | None:
+        return self.mission.coordinator
+
+    @property
+    def extensions(self) -> dict[str, JsonObject]:
+        """What the `mission.create` Command carries in its envelope, so that Coordinators find the Mission."""
+        data = {"planHash": self.plan_hash}
+        return {CORE_EXTENSION: _plain(Extension(version="1.0.0", critical=False, data=data))}
+
+    def mission_payload(self, mission_id: str, group_id: str, coordinator_agent_id: str, now: Instant) -> JsonObject:
+        """The payload of `mission.create`. A deadline given as a duration counts from ``now``."""
+        mission = self.mission
+        policy = mission.approval_policy or ApprovalPolicy(final_human_approval=True, high_risk_execution_approval=True)
+        payload: JsonObject = {
+            "missionId": mission_id,
+            "groupId": group_id,
+            "coordinatorAgentId": coordinator_agent_id,
+            "objective": mission.objective,
+            "definitionOfDone": _plain(mission.definition_of_done),
+            "budget": _plain(budget_of(mission.budget, None)),
+            "deadline": deadline_text(mission.deadline, now),
+            "approvalPolicy": _plain(policy),
+            "permissions": _plain(mission.permissions),
+            "coordinatorLeaseSeconds": mission.coordinator_lease_seconds,
+        }
+        if mission.title is not None:
+            payload["title"] = mission.title
+        if mission.pinned_profiles is not None:
+            payload["pinnedProfiles"] = _plain(mission.pinned_profiles)
+        return payload
+
+    def contract(
+        self,
+        work: PlanWork,
+        ids: Mapping[str, str],
+        now: Instant,
+        input_hashes: Mapping[str, str],
+        *,
+        mission_deadline: str | None = None,
+        contract_version: int = 1,
+    ) -> WorkContract:
+        """The Work Contract of one `[[work]]`.
+
+        ``ids`` gives the WorkItem of each local name, ``input_hashes`` the content hash of each file that the executor
+        finds under `inputs/`, by relative path. Deadlines given as durations count from ``now``.
+        """
+        deadline = mission_deadline or deadline_text(self.mission.deadline, now)
+        if work.deadline is not None:
+            deadline = min(deadline, deadline_text(work.deadline, now), key=parse)
+        constraints: JsonObject = {
+            "localId": work.id,
+            "deliverables": {item.id: {"path": item.file} for item in work.deliverables},
+            "checks": {item.id: item.check for item in work.criteria if item.check is not None},
+            "inputs": [{"path": path, "contentHash": input_hashes[path]} for path in sorted(input_hashes)],
+        }
+        if work.run is not None:
+            constraints["run"] = work.run
+        if work.cleanup is not None:
+            cleanup = self.by_id[work.cleanup]
+            constraints["cleanup"] = _plain(self.contract(cleanup, {}, now, input_hashes, mission_deadline=deadline))
+        return WorkContract(
+            contract_version=contract_version,
+            goal=work.goal,
+            required_deliverables=tuple(
+                Deliverable(
+                    deliverable_id=item.id,
+                    description=item.description or item.file,
+                    media_type=item.media_type,
+                    schema=item.schema,
+                )
+                for item in work.deliverables
+            ),
+            acceptance_criteria=tuple(
+                AcceptanceCriterion(criterion_id=item.id, description=item.description, evidence_required=item.evidence)
+                for item in work.criteria
+            ),
+            input_artifacts=tuple(sorted(set(input_hashes.values()))),
+            dependency_work_item_ids=tuple(ids[name] for name in work.after if name in ids),
+            allowed_resources=self.mission.permissions if work.resources is None else work.resources,
+            required_capabilities=tuple(capability(text) for text in work.capability),
+            deadline=deadline,
+            requested_urgency=work.urgency,
+            business_impact=work.business_impact or self.mission.objective[:4000],
+            retry_policy=RetryPolicy(
+                max_attempts=work.retry.max_attempts,
+                backoff=work.retry.backoff,
+                max_delay=work.retry.max_delay,
+                retryable_failures=work.retry.retryable_failures,
+            ),
+            budget=self.work_budget(work),
+            side_effect_risk=work.risk,
+            execution_approval=work.approval or ("human_required" if needs_human(work) else "not_required"),
+            constraints=constraints,
+        )
+
+    def work_budget(self, work: PlanWork) -> Budget:
+        """The work's own budget, or an equal share of the wall clock that the others leave (one hour at most)."""
+        if work.budget is not None:
+            return budget_of(work.budget, self.mission.budget.currency)
+        limit = self.mission.budget.wall_clock_seconds_limit
+        share = DEFAULT_SECONDS
+        if limit is not UNSET:
+            open_items = sum(1 for item in self.work if item.budget is None)
+            share = min(share, (limit - total(self.work, "wall_clock_seconds_limit")) // open_items)
+        return Budget(wall_clock_seconds_limit=share)
+
+    def order(self) -> tuple[PlanWork, ...]:
+        """All work, dependencies first."""
+        done: dict[str, PlanWork] = {}
+
+        def visit(work: PlanWork) -> None:
+            if work.id not in done:
+                for name in work.after:
+                    visit(self.by_id[name])
+                done[work.id] = work
+
+        for item in self.work:
+            visit(item)
+        return tuple(done.values())
+
+
+def load_plan(path: Path | str) -> Plan:
+    """Read and check a plan file. Raises :class:`PlanError`; files named as inputs must exist beside it."""
+    source = Path(path)
+    try:
+        raw = source.read_bytes()
+    except OSError as error:
+        raise PlanError(source, f"cannot be read: {error.strerror or error}") from None
+    plan = parse_plan(raw, source)
+    for index, work in enumerate(plan.work):
+        for position, name in enumerate(work.inputs):
+            if not is_content_hash(name) and not (source.parent / name).exists():
+                where: KeyPath = ("work", index, "inputs", position)
+                line = line_of(raw.decode("utf-8"), where)
+                raise PlanError(source, f"no file or folder {name!r} beside the plan", where, line)
+    return plan
+
+
+def parse_plan(raw: bytes, source: Path) -> Plan:
+    """Check the bytes of a plan file; pure. Raises :class:`PlanError`."""
+    try:
+        text = raw.decode("utf-8")
+        tree = tomllib.loads(text)
+    except UnicodeDecodeError:
+        raise PlanError(source, "is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"line (\d+)", str(error))
+        raise PlanError(source, f"is not TOML: {error}", (), int(at[1]) if at else None) from None
+    try:
+        file = msgspec.convert(_timestamps_as_text(tree), PlanFile)
+    except msgspec.ValidationError as error:
+        message, _, expression = str(error).partition(" - at `")
+        path = path_of(expression.removesuffix("`"))
+        unknown = re.search(r"unknown field `(.+)`", message)
+        if unknown:
+            path, message = (*path, unknown[1]), "unknown key; see the plan format in the README"
+        missing = re.search(r"missing required field `(.+)`", message)
+        if missing:
+            path, message = (*path, missing[1]), "is missing"
+        raise PlanError(source, message, path, line_of(text, path)) from None
+    Checks(source, text, file).run()
+    return Plan(source, raw, file.mission, file.work)
+
+
+def _timestamps_as_text(value: Any) -> Any:
+    """TOML has a timestamp type of its own; here one spelling is enough."""
+    if isinstance(value, dict):
+        return {name: _timestamps_as_text(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_timestamps_as_text(member) for member in value]
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _plain(value: Any) -> Any:
+    """Structs as JSON values; arrays as lists."""
+    return msgspec.json.decode(msgspec.json.encode(value))

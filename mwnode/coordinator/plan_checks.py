@@ -1,0 +1,155 @@
+"""What the types of a plan cannot say: names that exist, no cycles, allocations within the Mission's limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from mwnode.coordinator.plan_format import (
+    GENERIC_CAPABILITY,
+    LIMITS,
+    PlanBudget,
+    PlanCriterion,
+    PlanDeliverable,
+    PlanFile,
+    PlanWork,
+    budget_of,
+    capability,
+    needs_human,
+    total,
+)
+from mwnode.coordinator.plan_text import KeyPath, line_of, spell
+from mwnode.protocol.documents import Budget
+from mwnode.protocol.instants import parse, parse_duration
+
+
+class PlanError(ValueError):
+    """A plan that cannot be used. ``str()`` is one line: file, line, key path, what is wrong and what to do."""
+
+    def __init__(self, source: Path, message: str, path: KeyPath = (), line: int | None = None) -> None:
+        self.source = source
+        self.key = spell(path)
+        self.line = line
+        self.message = message
+        where = f"{source}:{line}" if line else str(source)
+        super().__init__(f"{where}: {self.key}: {message}" if self.key else f"{where}: {message}")
+
+
+class Checks:
+    """What types cannot say about a plan."""
+
+    def __init__(self, source: Path, text: str, file: PlanFile) -> None:
+        self.source = source
+        self.text = text
+        self.mission = file.mission
+        self.work = file.work
+
+    def fail(self, message: str, *path: str | int) -> NoReturn:
+        raise PlanError(self.source, message, path, line_of(self.text, path))
+
+    def run(self) -> None:
+        self._mission()
+        if not self.work:
+            self.fail("a plan has at least one [[work]]", "work")
+        seen: dict[str, int] = {}
+        for index, work in enumerate(self.work):
+            if work.id in seen:
+                self.fail(f"{work.id!r} is already the id of work[{seen[work.id]}]", "work", index, "id")
+            seen[work.id] = index
+        for index, work in enumerate(self.work):
+            self._work(index, work, seen)
+        self._cycle(seen)
+        self._sums()
+
+    def _mission(self) -> None:
+        if not self.mission.definition_of_done:
+            self.fail("has at least one criterion", "mission", "definitionOfDone")
+        self._time(self.mission.deadline, "mission", "deadline")
+        self._limits(self.mission.budget, None, "mission", "budget")
+
+    def _time(self, value: str, *path: str | int) -> None:
+        try:
+            parse_duration(value) if value.startswith("P") else parse(value)
+        except ValueError:
+            self.fail(
+                f"{value!r} is neither a duration such as P2D or PT30M nor a timestamp such as 2030-01-31T12:00:00Z",
+                *path,
+            )
+
+    def _limits(self, budget: PlanBudget, currency: str | UnsetType | None, *path: str | int) -> None:
+        try:
+            budget_of(budget, currency)
+        except ValueError as error:
+            self.fail(str(error), *path)
+
+    def _work(self, index: int, work: PlanWork, seen: Mapping[str, int]) -> None:
+        here = ("work", index)
+        for name in ("criteria", "deliverables"):
+            entries: tuple[PlanCriterion | PlanDeliverable, ...] = getattr(work, name)
+            if not entries:
+                self.fail(f"{work.id!r} has no {name}; give at least one", *here, name)
+            for position, entry in enumerate(entries):
+                if entry.id in [other.id for other in entries[:position]]:
+                    self.fail(f"{entry.id!r} stands twice", *here, name, position, "id")
+        for position, item in enumerate(work.criteria):
+            if not item.evidence or len(set(item.evidence)) < len(item.evidence):
+                self.fail("names at least one kind of Evidence, each once", *here, "criteria", position, "evidence")
+        for position, deliverable in enumerate(work.deliverables):
+            parts = deliverable.file.split("/")
+            if deliverable.file.startswith("/") or any(part in ("", ".", "..") for part in parts):
+                self.fail("is a relative path under outputs/ without '..'", *here, "deliverables", position, "path")
+        for position, text in enumerate(work.inputs):
+            if not text or text.startswith("/"):
+                self.fail("is a path relative to the plan, or sha256:...", *here, "inputs", position)
+        if not work.capability:
+            self.fail(f"names at least one; leave it out for {GENERIC_CAPABILITY}", *here, "capability")
+        for position, text in enumerate(work.capability):
+            try:
+                capability(text)
+            except ValueError as error:
+                self.fail(str(error), *here, "capability", position)
+        for position, name in enumerate(work.after):
+            if name not in seen:
+                self.fail(f"no work is called {name!r}; known: {', '.join(sorted(seen))}", *here, "after", position)
+        if work.cleanup is not None and work.cleanup not in seen:
+            self.fail(f"no work is called {work.cleanup!r}", *here, "cleanup")
+        if work.budget is not None:
+            self._limits(work.budget, self.mission.budget.currency, *here, "budget")
+        if work.deadline is not None:
+            self._time(work.deadline, *here, "deadline")
+        if needs_human(work) and work.approval not in (None, "human_required"):
+            self.fail(f"risk {work.risk!r} requires 'human_required'", *here, "approval")
+
+    def _cycle(self, seen: Mapping[str, int]) -> None:
+        """Refuse dependencies that wait for each other."""
+        settled: set[str] = set()
+
+        def visit(name: str, trail: tuple[str, ...]) -> None:
+            if name in trail:
+                ring = " -> ".join((*trail[trail.index(name) :], name))
+                self.fail(f"work waits for itself: {ring}", "work", seen[name], "after")
+            if name not in settled:
+                for other in self.work[seen[name]].after:
+                    visit(other, (*trail, name))
+                settled.add(name)
+
+        for name in seen:
+            visit(name, ())
+
+    def _sums(self) -> None:
+        """Refuse allocations beyond the Mission's limits (R-12-21)."""
+        for limit in LIMITS:
+            ceiling = getattr(self.mission.budget, limit)
+            if ceiling is UNSET:
+                continue
+            given = total(self.work, limit)
+            name = msgspec.structs.fields(Budget)[Budget.__struct_fields__.index(limit)].encode_name
+            if given > ceiling:
+                self.fail(f"the work together is given {given:g}, the Mission {ceiling:g}", "mission", "budget", name)
+            open_items = sum(1 for item in self.work if item.budget is None)
+            if limit == "wall_clock_seconds_limit" and open_items and (ceiling - given) // open_items < 1:
+                self.fail("leaves nothing for work without a budget of its own", "mission", "budget", name)
