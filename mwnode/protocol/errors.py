@@ -48,9 +48,7 @@ class ErrorCode(StrEnum):
     INTERNAL_ERROR = "INTERNAL_ERROR"
 
 
-RETRYABLE: frozenset[ErrorCode] = frozenset(
-    {ErrorCode.BACKPRESSURE, ErrorCode.RATE_LIMITED, ErrorCode.INTERNAL_ERROR}
-)
+RETRYABLE: frozenset[ErrorCode] = frozenset({ErrorCode.BACKPRESSURE, ErrorCode.RATE_LIMITED, ErrorCode.INTERNAL_ERROR})
 """Codes after which the same bytes may be sent again: nothing was accepted and nothing is wrong with them (R-19-02)."""
 
 HTTP_STATUS: dict[ErrorCode, int] = {

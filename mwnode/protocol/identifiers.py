@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from uuid import UUID
 
 from mwnode.protocol.instants import Instant
 
+ID_LENGTH_MAX = 512
+"""Characters of the longest identifier (R-2-15)."""
 CORE_EXTENSION = "urn:mwnode:extension:core"
 """Where members that the schemas have no place for travel in durable documents; never critical."""
-OFFLINE_EXTENSION = "urn:mwnode:extension:offline"
+OFFLINE_EXTENSION = "urn:missionweaveprotocol:extension:bounded-offline-execution"
 """Marks Commands whose work was done while the Worker was disconnected."""
 ANY_SCHEMA = "urn:mwnode:schema:any"
 """The schema of a deliverable or capability that promises nothing about its content."""
@@ -16,14 +19,21 @@ CLARIFICATION_SCHEMA = "urn:mwnode:schema:clarification"
 """The ``data_ref`` schema of clarification rounds."""
 
 
+def _within_limit(conversation_id: str) -> str:
+    # Clients derive the same identifier by the same rule, so that it needs no lookup.
+    if len(conversation_id) <= ID_LENGTH_MAX:
+        return conversation_id
+    return f"urn:mwnode:conversation:{hashlib.sha256(conversation_id.encode()).hexdigest()}"
+
+
 def mission_conversation_id(group_id: str) -> str:
     """The main Conversation of a Group."""
-    return f"{group_id}:mission"
+    return _within_limit(f"{group_id}:mission")
 
 
 def work_item_conversation_id(group_id: str, work_item_id: str) -> str:
     """The Conversation of a WorkItem."""
-    return f"{group_id}:work:{work_item_id}"
+    return _within_limit(f"{group_id}:work:{work_item_id}")
 
 
 def policy_cause_id(name: str) -> str:
