@@ -8,14 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.requirements import REQUIREMENTS, load_rows
+from tests.requirements import REQUIREMENTS, Collector, load_rows
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 BUNDLE_VARIABLE = "MWNODE_PROTOCOL_BUNDLE"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--requirements-report", type=Path, metavar="FILE", help="leave what was proven in this file")
     parser.addoption("--long", action="store_true", help="run tests marked long in full, not as a seeded sample")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    report = config.getoption("--requirements-report")
+    # Under xdist the workers' reports all reach the controller, which has no workerinput.
+    if report is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Collector(report=report.absolute()), "requirements-report")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,13 +1,15 @@
 """`python -m tests.requirements`: which rows of fixtures/requirements.tsv no passing test proves, by issue.
 
-Runs the suite once with a plugin that collects the `req` marks of every test and its outcome. A row is proven when at
-least one test that names it passed and none that names it failed.
+Runs the suite once with a plugin that collects the `req` marks of every test and its outcome, or reads what an earlier
+run left (`pytest --requirements-report FILE`, then `--from FILE`). A row is proven when at least one test that names it
+passed and none that names it failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -49,6 +51,8 @@ def load_rows(path: Path) -> tuple[Row, ...]:
 class Collector:
     """A pytest plugin: which tests, by outcome, name which rows. Works under xdist: marks travel in the reports."""
 
+    report: Path | None = None
+    """Where to leave the result when the session ends."""
     passed: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     failed: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -62,6 +66,23 @@ class Collector:
                 side = self.failed if report.failed else self.passed
                 for row_id in ids:
                     side[row_id].add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        if self.report is not None:
+            sides = {
+                name: {row_id: sorted(tests) for row_id, tests in sorted(side.items())}
+                for name, side in (("passed", self.passed), ("failed", self.failed))
+            }
+            self.report.write_text(json.dumps({**sides, "outcomes": dict(self.outcomes)}, indent=1), encoding="utf-8")
+
+    @classmethod
+    def read(cls, report: Path) -> Collector:
+        """What an earlier run found."""
+        found = json.loads(report.read_text(encoding="utf-8"))
+        passed, failed = (
+            {row_id: set(tests) for row_id, tests in found[name].items()} for name in ("passed", "failed")
+        )
+        return cls(passed=passed, failed=failed, outcomes=Counter(found["outcomes"]))
 
     def proven(self) -> set[str]:
         """Ids that some test proved and no test contradicted."""
@@ -102,16 +123,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.requirements", description=main.__doc__)
     parser.add_argument("--issue", type=int, action="append", help="list only this issue's rows (repeatable)")
     parser.add_argument("--counts", action="store_true", help="only the table of counts")
+    parser.add_argument("--from", dest="report", type=Path, metavar="FILE", help="read a report; run nothing")
     parser.add_argument("pytest_arguments", nargs="*", help="passed on to pytest, after --")
     options = parser.parse_args(arguments)
     rows = load_rows(REQUIREMENTS)
-    collector = Collector()
-    status = pytest.main(["-q", "--no-header", *options.pytest_arguments], plugins=[collector])
+    if options.report is not None:
+        collector, status = Collector.read(options.report), 0
+    else:
+        collector = Collector()
+        status = int(pytest.main(["-q", "--no-header", *options.pytest_arguments], plugins=[collector]))
     issues = {row.issue for row in rows}
     listed = set() if options.counts else set(options.issue) if options.issue else issues
     print()
     print(render(rows, collector.proven(), listed=listed, report=collector))
-    return int(status)
+    return status
 
 
 if __name__ == "__main__":

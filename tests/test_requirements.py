@@ -67,3 +67,13 @@ def test_the_text_lists_missing_rows_of_the_issues_asked_for_and_counts_all() ->
     assert "R-2-02" in text
     assert "R-1-01" not in text
     assert text.splitlines()[-1].split() == ["all", "3", "1", "2"]
+
+
+def test_a_report_read_back_says_the_same(tmp_path: Path) -> None:
+    collector = Collector(report=tmp_path / "report.json")
+    collector.pytest_runtest_logreport(report("a", "passed", "R-1-01", "R-2-01"))
+    collector.pytest_runtest_logreport(report("b", "failed", "R-2-01"))
+    collector.pytest_sessionfinish()
+    again = Collector.read(tmp_path / "report.json")
+    assert again.proven() == collector.proven() == {"R-1-01"}
+    assert again.outcomes == collector.outcomes
