@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from mwnode.protocol.instants import Instant
-
-_NANOSECONDS_PER_SECOND = 1_000_000_000
+from mwnode.protocol.instants import Instant, from_microseconds
 
 
 class SystemClock:
@@ -15,8 +13,7 @@ class SystemClock:
 
     def now(self) -> Instant:
         """The present instant, cut to whole microseconds, the resolution that mwnode writes."""
-        seconds, nanoseconds = divmod(time.time_ns(), _NANOSECONDS_PER_SECOND)
-        return Instant(seconds, f"{nanoseconds // 1_000:06d}".rstrip("0"))
+        return from_microseconds(time.time_ns() // 1_000)
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary start; never runs backwards, so deadlines are counted in it."""

@@ -1,0 +1,362 @@
+"""HOME: the directory of one Organization's node.
+
+``mwnode.toml`` (settings), ``node.mdb`` (the store), ``keys/NAME.key`` (mode 0600), ``tls/`` (the local CA and the
+server's certificate) and ``served.json`` (where a serving node listens). Private keys live here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from mwnode import certificates
+from mwnode.authority.policy import Policy
+from mwnode.protocol.documents import Actor
+from mwnode.protocol.identifiers import uuid7_urn
+from mwnode.protocol.limits import Limits
+from mwnode.protocol.ports import Clock, Entropy
+from mwnode.trust import keys
+
+T = TypeVar("T")
+
+HOME_VARIABLE = "MWNODE_HOME"
+DEFAULT_HOME = "mwnode-home"
+DEFAULT_PORT = 8765
+SETTINGS_FORMAT = 1
+SERVER_HOSTS = ("127.0.0.1", "::1", "localhost")
+_SEED_BYTES = 32
+_KEY_NAME = re.compile(r"\A[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}\Z")
+
+
+class HomeError(Exception):
+    """HOME cannot be used as it is; the text says what is wrong and what to do, in one line."""
+
+
+class Organization(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who this HOME belongs to: the Organization and its two services."""
+
+    id: str
+    created_at: str
+    registry_service: str
+    """The service that signs Agent Cards and Registry changes, with ``keys/organization.key``."""
+    authority_service: str
+    """The service that signs Events, with ``keys/authority.key``."""
+
+
+class Server(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where ``mwnode serve`` listens unless told otherwise; a certificate of one's own replaces the local CA's."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    certificate: str | None = None
+    certificate_key: str | None = None
+    certificate_ca: str | None = None
+
+
+class Served(Struct, frozen=True):
+    """Where a serving node listens; ``ca`` is ``None`` without TLS."""
+
+    url: str
+    http: str
+    ca: str | None
+    pid: int
+    port: int
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    """``mwnode.toml``, typed."""
+
+    format: int
+    organization: Organization
+    server: Server = Server()
+    policy: Policy = Policy()
+    limits: Limits = Limits()
+
+
+class Home(Struct, frozen=True):
+    """An existing HOME. Reads settings once; keys are read when asked for."""
+
+    path: Path
+    settings: Settings
+
+    @property
+    def organization_id(self) -> str:
+        return self.settings.organization.id
+
+    @property
+    def policy(self) -> Policy:
+        return self.settings.policy
+
+    @property
+    def limits(self) -> Limits:
+        return self.settings.limits
+
+    @property
+    def store_path(self) -> Path:
+        return self.path / "node.mdb"
+
+    @property
+    def ca_path(self) -> Path:
+        """The certificate that clients of this node trust."""
+        own = self.settings.server.certificate_ca
+        return self.path / own if own else self.path / "tls" / "ca.pem"
+
+    @property
+    def registry_service(self) -> Actor:
+        return Actor(type="service", id=self.settings.organization.registry_service)
+
+    @property
+    def authority_service(self) -> Actor:
+        return Actor(type="service", id=self.settings.organization.authority_service)
+
+    def key_path(self, name: str) -> Path:
+        """Where the key of that name is kept; HomeError for a name that is no plain file name."""
+        if not _KEY_NAME.match(name):
+            raise HomeError(f"{name!r} is no name for a key: letters, digits, '.', '_' and '-', at most 128")
+        return self.path / "keys" / f"{name}.key"
+
+    def key(self, name: str, passphrase: bytes | None = None) -> keys.SigningKey:
+        """The key of that name; HomeError when it is absent, damaged, or sealed by another passphrase."""
+        return load_key(self.key_path(name), passphrase)
+
+    def add_key(
+        self, name: str, key: keys.SigningKey, passphrase: bytes | None = None, entropy: Entropy | None = None
+    ) -> Path:
+        """Keep a key under a new name, readable by this user only; HomeError when the name is taken.
+
+        With a passphrase the seed is sealed, which needs entropy.
+        """
+        path = self.key_path(name)
+        if path.exists():
+            raise HomeError(f"{path} exists: choose another name, or move that file away first")
+        _write_private(path, keys.dump(key, passphrase, entropy=entropy))
+        return path
+
+    def server_certificate(self, host: str, clock: Clock, entropy: Entropy) -> tuple[Path, Path]:
+        """Certificate and key files for serving on a host; the local CA issues one when none fits."""
+        own = self.settings.server
+        if own.certificate is not None:
+            return self.path / own.certificate, self.path / (own.certificate_key or own.certificate)
+        certificate, key = self.path / "tls" / "server.pem", self.path / "tls" / "server.key"
+        now = clock.now()
+        # 0.0.0.0 and :: stand for every address, which no certificate can name.
+        named = [] if host in {"0.0.0.0", "::"} else [host]
+        if not all(certificates.covers(certificate.read_bytes(), name, now) for name in (*SERVER_HOSTS, *named)):
+            authority = (self.path / "tls" / "ca.pem").read_bytes(), (self.path / "tls" / "ca.key").read_bytes()
+            hosts = (*SERVER_HOSTS, *(name for name in named if name not in SERVER_HOSTS))
+            pem, private = certificates.issue_server(authority, hosts, now, entropy)
+            _write_private(key, private)
+            certificate.write_bytes(pem)
+        return certificate, key
+
+    def served(self) -> Served | None:
+        """Where a node serves this HOME now, or ``None`` when none does."""
+        try:
+            with open(self._served_path, "rb") as file:
+                if _lock(file.fileno(), fcntl.LOCK_SH):
+                    return None
+                return msgspec.json.decode(file.read(), type=Served)
+        except (FileNotFoundError, msgspec.DecodeError):
+            # Absent: never served. Unreadable: the node that holds the lock is just starting.
+            return None
+
+    def last_port(self) -> int | None:
+        """The port that this HOME was last served on: kept, so that addresses handed out stay good (decision E11)."""
+        try:
+            return msgspec.json.decode(self._served_path.read_bytes(), type=Served).port
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    @contextmanager
+    def claim(self) -> Iterator[Announcement]:
+        """Be the one node that serves this HOME, for as long as the context lasts; HomeError when another one is."""
+        descriptor = os.open(self._served_path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if not _lock(descriptor, fcntl.LOCK_EX):
+                holder = self.served()
+                where = f" by process {holder.pid} at {holder.http}" if holder else ""
+                raise HomeError(f"{self.path} is being served{where}: stop that node first, or use another HOME")
+            yield Announcement(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @property
+    def _served_path(self) -> Path:
+        return self.path / "served.json"
+
+
+class Announcement:
+    """The claim of a serving node on its HOME; the operating system drops it when the process ends, however it ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def publish(self, served: Served) -> None:
+        """Tell other commands on this machine where the node listens."""
+        text = msgspec.json.encode(served)
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, text, 0)
+
+
+def find_home(named: str | Path | None, environment: Mapping[str, str]) -> Path:
+    """The HOME that a command means: the one named, else ``$MWNODE_HOME``, else ``./mwnode-home``."""
+    return Path(named or environment.get(HOME_VARIABLE) or DEFAULT_HOME)
+
+
+def open_home(path: Path | str) -> Home:
+    """Open an existing HOME; HomeError tells what is missing or wrong in its settings, and where."""
+    path = Path(path).absolute()
+    settings_path = path / "mwnode.toml"
+    try:
+        text = settings_path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        raise HomeError(
+            f"{path} is no mwnode HOME: make one with `mwnode init {path}`, or name one by --home"
+        ) from None
+    except OSError as error:
+        raise HomeError(f"{settings_path} cannot be read: {error.strerror}") from error
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise HomeError(f"{settings_path}: {error}") from error
+    if values.get("format", SETTINGS_FORMAT) > SETTINGS_FORMAT:
+        raise HomeError(f"{settings_path} has format {values['format']}: a newer mwnode made it, so use that one")
+    return Home(path, _typed(values, Settings, settings_path))
+
+
+def create_home(path: Path | str, clock: Clock, entropy: Entropy) -> Home:
+    """Make a HOME: an Organization with its keys, a local CA and settings; HomeError when something is there already.
+
+    All or nothing: it is built beside `path` and moved into place as its last step.
+    """
+    path = Path(path).absolute()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        what = "is a mwnode HOME already" if (path / "mwnode.toml").exists() else "exists and is not empty"
+        raise HomeError(f"{path} {what}: nothing was changed; choose another place")
+    now = clock.now()
+    building = path.parent / f".{path.name}.{entropy.random(6).hex()}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for directory in (building, building / "keys", building / "tls"):
+            directory.mkdir(mode=0o700)
+        organization = Organization(
+            id=uuid7_urn(now, entropy.random(10)),
+            created_at=now.text(),
+            registry_service="urn:mwnode:service:registry",
+            authority_service="urn:mwnode:service:authority",
+        )
+        home = Home(building, Settings(format=SETTINGS_FORMAT, organization=organization))
+        principals = {
+            "organization": home.registry_service,
+            "authority": home.authority_service,
+            "owner": Actor(type="human", id="urn:mwnode:human:owner"),
+            "audit": Actor(type="service", id="urn:mwnode:service:audit"),
+        }
+        for name, principal in principals.items():
+            home.add_key(name, make_key(name, principal, organization.id, entropy))
+        authority = certificates.issue_authority(organization.id, now, entropy)
+        server = certificates.issue_server(authority, SERVER_HOSTS, now, entropy)
+        for name, (certificate, key) in {"ca": authority, "server": server}.items():
+            (building / "tls" / f"{name}.pem").write_bytes(certificate)
+            _write_private(building / "tls" / f"{name}.key", key)
+        (building / "mwnode.toml").write_text(_settings_text(organization), encoding="utf-8")
+        os.replace(building, path)
+    except OSError as error:
+        raise HomeError(f"{path} cannot be made: {error.strerror}") from error
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return open_home(path)
+
+
+def make_key(name: str, principal: Actor, organization_id: str, entropy: Entropy) -> keys.SigningKey:
+    """A new Ed25519 key for a Principal. Its ID never names another key (R-6.4-17), hence the random tail."""
+    key_id = f"urn:mwnode:key:{name}:{entropy.random(8).hex()}"
+    return keys.generate(key_id, principal, organization_id, entropy.random(_SEED_BYTES))
+
+
+def load_key(path: Path, passphrase: bytes | None = None) -> keys.SigningKey:
+    """The key in a key file; HomeError when it is absent, damaged, or sealed by another passphrase."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise HomeError(
+            f"no key file {path}: name one by --key, or make one with `mwnode agent add` or `human add`"
+        ) from None
+    except OSError as error:
+        raise HomeError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        return keys.load(data, passphrase)
+    except ValueError as error:
+        raise HomeError(f"{path} is no usable key file: {error}") from error
+
+
+def _typed(values: Mapping[str, Any], kind: type[T], source: Path) -> T:
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise HomeError(f"{source}: {error}") from error
+
+
+def _lock(descriptor: int, mode: int) -> bool:
+    """Take the lock without waiting; False when somebody holds it otherwise."""
+    with suppress(BlockingIOError):
+        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    """Write a file that nobody but this user may read, at no moment of its life; all of it or nothing."""
+    partial = path.with_name(f".{path.name}.new")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def _settings_text(organization: Organization) -> str:
+    defaults = "\n".join(f"# {line}" for line in _defaults(Policy()))
+    limits = "\n".join(f"# {line}" for line in _defaults(Limits()))
+    return f"""\
+# One mwnode HOME. Keys below that are commented out show their defaults; times are seconds unless named otherwise.
+format = {SETTINGS_FORMAT}
+
+[organization]
+id = "{organization.id}"
+created_at = "{organization.created_at}"
+registry_service = "{organization.registry_service}"
+authority_service = "{organization.authority_service}"
+
+[server]
+# host = "127.0.0.1"
+# port = {DEFAULT_PORT}
+# A certificate of your own, its key and the CA that clients trust, as paths inside HOME or absolute ones:
+# certificate = "tls/own.pem"
+# certificate_key = "tls/own.key"
+# certificate_ca = "tls/own-ca.pem"
+
+[policy]
+{defaults}
+
+[limits]
+{limits}
+"""
+
+
+def _defaults(settings: Struct) -> Iterator[str]:
+    for name in settings.__struct_fields__:
+        value = getattr(settings, name)
+        if value is not None:
+            yield f"{name} = {msgspec.json.encode(value).decode()}"
