@@ -125,7 +125,12 @@ def plain(value: Any, encoded: bytes) -> bool:
         return False
     if b"\xcb" in packed or b"\xcf" in packed or b"\xd3" in packed:
         return False
-    return encoded.isascii() or _ASTRAL.search(encoded) is None
+    return encoded.isascii() or names_sort_alike(encoded)
+
+
+def names_sort_alike(text: bytes) -> bool:
+    """Whether code points and UTF-16 units sort the names of a JSON text alike: so they do within the BMP."""
+    return _ASTRAL.search(text) is None
 
 
 def canonical(value: Any) -> bytes:

@@ -1,0 +1,1 @@
+"""Who said it, under which key, and when it was first believed. Pure."""
