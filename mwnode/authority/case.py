@@ -102,6 +102,8 @@ class Case:
         self.registry: Registry | None = None
         self.record: dict[str, Any] | None = None
         self.receipt_kind: str | None = None
+        self.override_used: str | None = None
+        """The Cooperation Override Grant that let this Command pass a limit."""
         self.roles: frozenset[str] = frozenset()
         """Letters of "Who may send what" in which the actor stands here; set by the common checks."""
 
@@ -121,7 +123,8 @@ class Case:
 
     def payload(self, kind: type[P]) -> P:
         """The typed payload."""
-        assert self.request is not None and isinstance(self.request.payload, kind)
+        assert self.request is not None
+        assert isinstance(self.request.payload, kind)
         return self.request.payload
 
     @property
@@ -243,7 +246,12 @@ class Case:
             extensions=command.extensions if by_command and command and command.extensions is not UNSET else None,
             command_payload=(
                 self.request.payload
-                if organization_scoped and self.request is not None and isinstance(self.request.payload, Payload)
+                if by_command and self.request is not None and isinstance(self.request.payload, Payload)
+                else None
+            ),
+            override_grant_id=(
+                command.cooperation_override_grant_id
+                if by_command and command and command.cooperation_override_grant_id is not UNSET
                 else None
             ),
         )

@@ -2,8 +2,8 @@
 handler of the kind.
 
 Order (reading 2; decisions A6 to A8, D1, D2): payload, embedded documents, session, Group, replaced Coordinator,
-Membership, Coordinator epoch and lease, extensions, role, archive; the handlers go on with ended items, Ownership Epoch,
-state, object-bound authority, lease, expected revision, policy and budget.
+Membership, Coordinator epoch and lease, extensions, role, archive; the handlers go on with ended items, Ownership
+Epoch, state, object-bound authority, lease, expected revision, policy and budget.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def decide(view: View, request: Request, context: Context) -> Decision | Rejecti
     try:
         _admit(case)
         DECIDERS[case.command.kind](case)
+        cooperation.settle(case)
     except Refused as refused:
         return refused.rejection
     return case.decision()
@@ -234,9 +235,7 @@ def _letters(case: Case, mission_row: MissionRow, member: MembershipRow) -> froz
     if mission_row.root_owner is not None and actor == mission_row.root_owner:
         stands.add("RO")
     scopes = member.membership.scopes
-    return frozenset(
-        letter for letter, scope in MAY_SEND[command.kind].items() if letter in stands and scope in scopes
-    )
+    return frozenset(letter for letter, scope in MAY_SEND[command.kind].items() if letter in stands and scope in scopes)
 
 
 def acts_as_coordinator(case: Case, letters: frozenset[str]) -> bool:
@@ -274,7 +273,7 @@ def _check_parent_lease(case: Case, mission_row: MissionRow) -> None:
     if parent is None:
         return
     lease = parent.coordinator_lease
-    if lease.state == "active" and case.passed(lease.expires_at) or lease.state == "expired":
+    if lease.state == "expired" or (lease.state == "active" and case.passed(lease.expires_at)):
         refuse(ErrorCode.WORK_LEASE_EXPIRED, "the Coordinator lease in the parent Mission has ended", "R-19-27")
 
 

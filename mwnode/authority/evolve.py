@@ -54,12 +54,15 @@ for _module in _MODULES:
 def evolve(view: Overlay, fact: EventFact) -> None:
     """Fold one Event into the overlay."""
     EVOLVERS[fact.kind](view, fact)
+    if fact.override_grant_id is not None:
+        cooperation.consume(view, fact)
 
 
-def fact_of(event: Event, command_payload: Payload | None = None) -> EventFact:
+def fact_of(event: Event, command_payload: Payload | None = None, override_grant_id: str | None = None) -> EventFact:
     """What replay folds: a stored Event with its payload typed.
 
-    ``command_payload`` is the payload of the causing Command; Organization-scoped Events need it.
+    ``command_payload`` is the payload of the Command that is its ``cause``, ``override_grant_id`` the Cooperation
+    Override Grant which that Command cited.
     Raises msgspec.ValidationError when the payload does not fit its kind.
     """
     payload = msgspec.convert(event.payload, EVENT_PAYLOADS[event.kind])
@@ -79,4 +82,5 @@ def fact_of(event: Event, command_payload: Payload | None = None) -> EventFact:
         command_hash=None if event.command_hash is UNSET else event.command_hash,
         extensions=None if event.extensions is UNSET else event.extensions,
         command_payload=command_payload,
+        override_grant_id=override_grant_id,
     )

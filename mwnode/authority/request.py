@@ -49,7 +49,10 @@ class EventFact(Struct, frozen=True, kw_only=True):
     command_hash: str | None = None
     extensions: Mapping[str, Extension] | None = None
     command_payload: Payload | None = None
-    """The payload of the causing Command, for Organization-scoped Events, which carry less than they change."""
+    """The payload of the causing Command: Organization-scoped Events carry less than they change, and Context Packages
+    stand in Events by hash only (decision A4)."""
+    override_grant_id: str | None = None
+    """The Cooperation Override Grant that the causing Command cited; its acceptance consumed the Grant."""
 
 
 class PolicyNote(Struct, frozen=True):

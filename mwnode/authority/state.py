@@ -7,8 +7,9 @@ stored as arrays: new members go to the end and have a default.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, dataclass_transform
 
+import msgspec
 from msgspec import Struct
 
 from mwnode.protocol.commands import Binding, Checkpoint, FailurePolicy, Usage
@@ -34,7 +35,9 @@ from mwnode.protocol.documents import (
 from mwnode.protocol.events import CooperationOverrideGrant, WorkProposal
 
 
-class Row(Struct, frozen=True, array_like=True, kw_only=False):
+# Says to type checkers what msgspec does by inheritance: every row is frozen.
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
+class Row(Struct, frozen=True, array_like=True):
     """Base of every stored row."""
 
 
@@ -103,12 +106,14 @@ class MembershipRow(Row):
 
 class ConversationRow(Row):
     conversation: Conversation
-    unresolved: int = 0
-    """Clarification rounds asked and not resolved."""
+    open_questions: tuple[str, ...] = ()
+    """Clarification rounds asked and not resolved, by the ID of the question."""
 
 
 class MessageRow(Row):
     message: Message
+    sequence: int = 0
+    """Where the Message stands in its Group's log."""
 
 
 class ProposalRow(Row):
@@ -283,18 +288,12 @@ CONVERSATIONS = Table(
     lambda row: row.conversation.group_id,
 )
 MESSAGES = Table("messages", 5, MessageRow, lambda row: row.message.message_id)
-PROPOSALS = Table(
-    "proposals", 6, ProposalRow, lambda row: row.proposal.proposal_id, lambda row: row.proposal.group_id
-)
+PROPOSALS = Table("proposals", 6, ProposalRow, lambda row: row.proposal.proposal_id, lambda row: row.proposal.group_id)
 WORK_ITEMS = Table("work_items", 7, WorkItemRow, lambda row: row.item.work_item_id, lambda row: row.item.group_id)
-ARTIFACTS = Table(
-    "artifacts", 8, ArtifactRow, lambda row: row.artifact.artifact_id, lambda row: row.artifact.group_id
-)
+ARTIFACTS = Table("artifacts", 8, ArtifactRow, lambda row: row.artifact.artifact_id, lambda row: row.artifact.group_id)
 CONTENTS = Table("contents", 9, ContentRow, lambda row: row.content_hash)
 EVIDENCE = Table("evidence", 10, EvidenceRow, lambda row: row.evidence.evidence_id)
-APPROVALS = Table(
-    "approvals", 11, ApprovalRow, lambda row: row.approval.approval_id, lambda row: row.approval.group_id
-)
+APPROVALS = Table("approvals", 11, ApprovalRow, lambda row: row.approval.approval_id, lambda row: row.approval.group_id)
 GRANTS = Table("grants", 12, GrantRow, lambda row: row.grant.grant_id, lambda row: row.grant.group_id)
 OVERRIDES = Table("overrides", 13, OverrideRow, lambda row: row.grant.grant_id)
 LEASES = Table("leases", 14, LeaseRow, lambda row: row.lease.lease_id, None, _lease_due)

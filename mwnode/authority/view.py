@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from mwnode.authority.state import R, Row, Table
+from mwnode.protocol.documents import PolicyLogEntry
 
 
 class View(Protocol):
@@ -33,6 +34,9 @@ class View(Protocol):
 
     def event_ids(self, group_id: str, after: int, through: int) -> list[str]:
         """IDs of the Group's Events with ``after < sequence <= through``, in order."""
+
+    def policy_log(self, group_id: str | None, after: int = 0, limit: int = 1000) -> list[PolicyLogEntry]:
+        """Entries of one Group's policy log, or the Organization's (``None``), in order of writing."""
 
 
 class Overlay:
@@ -92,6 +96,9 @@ class Overlay:
         stored = self.head(group_id) - len(new)
         found = self.base.event_ids(group_id, after, min(through, stored)) if after < stored else []
         return found + new[max(0, after - stored) : max(0, through - stored)]
+
+    def policy_log(self, group_id: str | None, after: int = 0, limit: int = 1000) -> list[PolicyLogEntry]:
+        return self.base.policy_log(group_id, after, limit)
 
     def advance(self, group_id: str, event_id: str, occurred_at: str) -> int:
         """Take the Group's next sequence for an Event of that time."""

@@ -78,26 +78,81 @@ def require_some(name: str, values: tuple[Any, ...] | UnsetType) -> None:
 # --- kinds ------------------------------------------------------------------------------------------------------------
 
 CORE_COMMAND_KINDS: frozenset[str] = frozenset(
-    """
-    mission.create mission.assign_coordinator mission.renew_coordinator mission.submit_for_approval mission.approve
-    mission.request_changes mission.cancel mission.terminate mission.create_child mission.create_follow_up
-    membership.change membership.end membership.grant_delegation message.post message.correct message.retract
-    message.redact work.propose work.authorize work.offer work.accept_offer work.start work.checkpoint work.block
-    work.unblock work.submit work.accept_result work.fail work.cancel artifact.publish approval.grant_execution
-    policy.grant_cooperation_override
-    """.split()
+    {
+        "mission.create",
+        "mission.assign_coordinator",
+        "mission.renew_coordinator",
+        "mission.submit_for_approval",
+        "mission.approve",
+        "mission.request_changes",
+        "mission.cancel",
+        "mission.terminate",
+        "mission.create_child",
+        "mission.create_follow_up",
+        "membership.change",
+        "membership.end",
+        "membership.grant_delegation",
+        "message.post",
+        "message.correct",
+        "message.retract",
+        "message.redact",
+        "work.propose",
+        "work.authorize",
+        "work.offer",
+        "work.accept_offer",
+        "work.start",
+        "work.checkpoint",
+        "work.block",
+        "work.unblock",
+        "work.submit",
+        "work.accept_result",
+        "work.fail",
+        "work.cancel",
+        "artifact.publish",
+        "approval.grant_execution",
+        "policy.grant_cooperation_override",
+    }
 )
 """The 32 core Command kinds (R-15.1-16)."""
 CORE_EVENT_KINDS: frozenset[str] = frozenset(
-    """
-    mission.created mission.coordinator.assigned mission.coordinator.renewed mission.submitted_for_approval
-    mission.approved mission.changes_requested mission.cancelled mission.terminated mission.child.created
-    mission.follow_up.created membership.changed membership.ended membership.delegation.granted message.posted
-    message.corrected message.retracted message.redacted work.proposed work.authorized work.offer.created
-    work.offer.accepted work.contract.revised work.started work.progressed work.checkpointed work.blocked
-    work.unblocked work.submitted work.result.accepted work.failed work.cancelled artifact.published
-    approval.execution.granted policy.cooperation_override.granted group.snapshot.created group.archived
-    """.split()
+    {
+        "mission.created",
+        "mission.coordinator.assigned",
+        "mission.coordinator.renewed",
+        "mission.submitted_for_approval",
+        "mission.approved",
+        "mission.changes_requested",
+        "mission.cancelled",
+        "mission.terminated",
+        "mission.child.created",
+        "mission.follow_up.created",
+        "membership.changed",
+        "membership.ended",
+        "membership.delegation.granted",
+        "message.posted",
+        "message.corrected",
+        "message.retracted",
+        "message.redacted",
+        "work.proposed",
+        "work.authorized",
+        "work.offer.created",
+        "work.offer.accepted",
+        "work.contract.revised",
+        "work.started",
+        "work.progressed",
+        "work.checkpointed",
+        "work.blocked",
+        "work.unblocked",
+        "work.submitted",
+        "work.result.accepted",
+        "work.failed",
+        "work.cancelled",
+        "artifact.published",
+        "approval.execution.granted",
+        "policy.cooperation_override.granted",
+        "group.snapshot.created",
+        "group.archived",
+    }
 )
 """The 36 core Event kinds."""
 GENESIS_COMMAND_KINDS = frozenset({"mission.create", "mission.create_follow_up"})

@@ -1,9 +1,9 @@
 """The payload of every Event kind, typed.
 
 Each payload states the new ``revision`` and ``state`` of its aggregate, so that a client always knows the
-``expectedRevision`` to state next. Members of the aggregate that are gone are named in ``cleared``; every lease that was
-opened, moved or closed stands in the Event. Events never carry ``null``: an absent member is ``UNSET``. The fold of a
-Group's Events is the state of the Group, so whatever the authority must know again stands here.
+``expectedRevision`` to state next. Members of the aggregate that are gone are named in ``cleared``; every lease that
+was opened, moved or closed stands in the Event. Events never carry ``null``: an absent member is ``UNSET``. The fold of
+a Group's Events is the state of the Group, so whatever the authority must know again stands here.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from mwnode.protocol.documents import (
     Progress,
     ResourceGrant,
     ScheduleEstimate,
+    SelectionBasis,
     Submission,
     WorkContract,
     WorkItem,
@@ -77,6 +78,8 @@ class MissionChildCreated(WorkFact, kw_only=True):
     failure_policy: FailurePolicy
     ownership_epoch: PositiveInteger
     owner: Owner | UnsetType = UNSET
+    selection_basis: SelectionBasis | UnsetType = UNSET
+    offers: tuple[Offer, ...] | UnsetType = UNSET
     work_item_state: str | UnsetType = UNSET
     work_item_revision: SafeInteger | UnsetType = UNSET
 

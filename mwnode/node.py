@@ -1,0 +1,317 @@
+"""The composition root: ``Node.open`` builds every part of a node, in plain sight, and ``close`` takes it down again.
+
+A Command's way: ``submit`` -> verifier thread (six stages, payload) -> writer thread (receipt, freshness, admission,
+decide, sign, commit) -> reply and fan-out. Nothing is answered before it is durable.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from mwnode import genesis
+from mwnode import home as homes
+from mwnode.authority.policy import Policy
+from mwnode.authority.request import Request
+from mwnode.gateway.ports import Listener, Origin, Reply, SessionGrant
+from mwnode.home import Home, HomeError
+from mwnode.policy_versions import adopt_policy
+from mwnode.protocol.commands import EXT
+from mwnode.protocol.documents import Actor, Command
+from mwnode.protocol.errors import SIGNED_DOCUMENT_REJECTED, ErrorCode, MissionWeaveError, Rejection
+from mwnode.protocol.instants import parse
+from mwnode.protocol.limits import Limits
+from mwnode.protocol.ports import Clock, Entropy
+from mwnode.store.artifacts import Artifacts
+from mwnode.store.commit import Accepted, CommittedEvent, Committer, Outcome
+from mwnode.store.environment import LmdbStore
+from mwnode.store.port import AuditRow, ReadTransaction, WriteTransaction
+from mwnode.system import OsEntropy, SystemClock
+from mwnode.tokens import NodeTokens
+from mwnode.trust.keys import SigningKey
+from mwnode.trust.registry import Registry
+from mwnode.trust.verification import Failure
+from mwnode.verifier import Submission, Verifier
+
+T = TypeVar("T")
+EMBEDDED = Origin(transport="http")
+"""Where Commands come from that are handed over in process: the signature is the credential (decision B7)."""
+
+
+class Node:
+    """One Organization's Group Authority over one store. Make it with ``open``; close it, or use it as a context."""
+
+    def __init__(
+        self,
+        home: Home,
+        store: LmdbStore,
+        clock: Clock,
+        entropy: Entropy,
+        authority_key: SigningKey,
+        organization_key: SigningKey | None,
+        policy: Policy,
+        registry: Registry,
+    ) -> None:
+        self.home = home
+        self.store = store
+        self.authority_key = authority_key
+        self.organization_key = organization_key
+        self._clock = clock
+        self._entropy = entropy
+        self._policy = policy
+        self._registry = registry
+        self._listeners: list[Listener] = []
+        self._listeners_lock = threading.Lock()
+        self._tokens = NodeTokens(authority_key)
+        self._committer = Committer(
+            store,
+            authority_key=authority_key,
+            organization_id=home.organization_id,
+            services=genesis.services_of(home),
+            policy=lambda: self._policy,
+            clock=clock,
+            entropy=entropy,
+            registry=registry,
+            on_commit=self._publish,
+            on_registry=self._replace_registry,
+        )
+        self._artifacts = Artifacts(store, self._committer, home.limits)
+        self._verifier = Verifier(lambda: self._registry)
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        durable: bool = True,
+    ) -> Node:
+        """Open the node of a HOME, or of the ``node.mdb`` in one; makes the HOME when there is nothing yet.
+
+        ``durable=False`` leaves out the fsync: for tests, where losing power loses nothing of value. Raises HomeError,
+        StoreBusy (another process owns the file), and the other errors of the store.
+        """
+        clock = clock or SystemClock()
+        entropy = entropy or OsEntropy()
+        home = _home_at(Path(path), clock, entropy)
+        authority_key = home.key("authority")
+        organization_key = home.key("organization") if home.key_path("organization").exists() else None
+        store = LmdbStore.open(home.store_path, durable=durable, limits=home.limits)
+        try:
+            with store.read() as view:
+                genesis.check_owner(view, home)
+                new = genesis.is_empty(view)
+            if new:
+                if organization_key is None:
+                    raise HomeError(f"{home.key_path('organization')} is missing: a new store needs the root key once")
+                genesis.found(store, home, organization_key, clock.now())
+            policy = adopt_policy(store, home, clock, entropy)
+            with store.read() as view:
+                registry = genesis.read_registry(view, home.organization_id)
+            node = cls(home, store, clock, entropy, authority_key, organization_key, policy, registry)
+        except BaseException:
+            store.close()
+            raise
+        try:
+            node._bind_own_keys()
+        except BaseException:
+            node.close()
+            raise
+        return node
+
+    def close(self) -> None:
+        """Finish what is queued, then give the file back. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._verifier.close()
+        self._committer.close()
+        self.store.close()
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- what the gateway sees (gateway.ports.Authority) ---
+
+    @property
+    def organization_id(self) -> str:
+        return self.home.organization_id
+
+    @property
+    def limits(self) -> Limits:
+        return self.home.limits
+
+    @property
+    def policy(self) -> Policy:
+        return self._policy
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def entropy(self) -> Entropy:
+        return self._entropy
+
+    @property
+    def registry(self) -> Registry:
+        return self._registry
+
+    @property
+    def tokens(self) -> NodeTokens:
+        return self._tokens
+
+    @property
+    def artifacts(self) -> Artifacts:
+        return self._artifacts
+
+    def submit(self, raw: bytes, origin: Origin, reply: Reply) -> None:
+        """Hand over the exact bytes of one Command; ``reply`` is called once, from another thread."""
+
+        def deliver(verdict: Request | Failure) -> None:
+            if isinstance(verdict, Failure):
+                self._committer.audit(self._audit_row(verdict, raw))
+                reply(verdict)
+                return
+            refusal = self._check_origin(verdict, origin)
+            if refusal is not None:
+                reply(refusal)
+            else:
+                self._committer.submit(verdict, reply)
+
+        self._verifier.submit(Submission(raw, deliver))
+
+    def open_session(self, agent_id: str, key_id: str) -> Future[SessionGrant | Rejection]:
+        """Issue the Agent's next Session Epoch by a signed Command of the authority service."""
+        answer: Future[SessionGrant | Rejection] = Future()
+        raw = genesis.service_command(
+            self.authority_key,
+            f"{EXT}.identity.session_open",
+            {"agentId": agent_id},
+            self._clock,
+            self._entropy,
+        )
+
+        def reply(outcome: Outcome | Failure) -> None:
+            if isinstance(outcome, Accepted):
+                answer.set_result(SessionGrant(_session_epoch(outcome)))
+            elif isinstance(outcome, Rejection):
+                answer.set_result(outcome)
+            else:
+                answer.set_result(Rejection(ErrorCode.INTERNAL_ERROR, "the node could not verify its own Command"))
+
+        self.submit(raw, EMBEDDED, reply)
+        return answer
+
+    def read(self) -> AbstractContextManager[ReadTransaction]:
+        """A snapshot of the store, for a short while."""
+        return self.store.read()
+
+    def call(self, work: Callable[[WriteTransaction], T]) -> Future[T]:
+        """Run something in the writer, within its next batch."""
+        return self._committer.call(work)
+
+    def add_listener(self, listener: Listener) -> None:
+        """Call ``listener`` from the writer thread with every durable batch."""
+        with self._listeners_lock:
+            self._listeners = [*self._listeners, listener]
+
+    def remove_listener(self, listener: Listener) -> None:
+        with self._listeners_lock:
+            self._listeners = [known for known in self._listeners if known is not listener]
+
+    # --- in process ---
+
+    def decide(self, raw: bytes, *, bearer: Actor | None = None) -> Accepted:
+        """Send one Command and wait until it is durable.
+
+        Raises the MissionWeaveError of the code with which it was refused.
+        """
+        answer: Future[Outcome | Failure] = Future()
+        self.submit(raw, Origin(transport="http", bearer=bearer), answer.set_result)
+        outcome = answer.result()
+        if isinstance(outcome, Accepted):
+            return outcome
+        if isinstance(outcome, Failure):
+            raise MissionWeaveError.of(outcome.rejection())
+        raise MissionWeaveError.of(outcome)
+
+    def send(self, raw: bytes, *, bearer: Actor | None = None) -> list[bytes]:
+        """As ``decide``; the Events' exact bytes, receipt first."""
+        return list(self.decide(raw, bearer=bearer).events)
+
+    def run_timers(self) -> None:
+        """Let the authority look at everything due by its clock, and wait for it. A system clock needs no call."""
+        self._committer.run_timers()
+
+    # --- inside ---
+
+    def _bind_own_keys(self) -> None:
+        """Bind the authority's and the first human's key once; later starts find them bound."""
+        missing = [
+            self.home.key(name)
+            for name in ("authority", "owner")
+            if self.home.key_path(name).exists() and self._registry.resolve(self.home.key(name).key_id) is None
+        ]
+        if missing and self.organization_key is not None:
+            genesis.bind_keys(self.send, self.organization_key, missing, self.home, self._clock, self._entropy)
+
+    def _check_origin(self, request: Request, origin: Origin) -> Rejection | None:
+        """A Command's bytes are no credential on somebody else's connection (decision A28)."""
+        command = request.verified.document
+        assert isinstance(command, Command)
+        if origin.transport == "ws":
+            if command.actor != origin.agent:
+                return Rejection(
+                    ErrorCode.AUTH_FORBIDDEN, "the actor is not the Agent that authenticated here", "R-6.3-07"
+                )
+            return None
+        if origin.bearer != command.actor and not self._is_fresh(command):
+            return Rejection(ErrorCode.AUTH_INVALID_SIGNATURE, SIGNED_DOCUMENT_REJECTED, "R-6.4-77")
+        return None
+
+    def _is_fresh(self, command: Command) -> bool:
+        issued, now = parse(command.issued_at), self._clock.now()
+        return now.plus(-self._policy.freshness_window) <= issued <= now.plus(self._policy.clock_skew)
+
+    def _audit_row(self, failure: Failure, raw: bytes) -> AuditRow:
+        return AuditRow(
+            at=self._clock.now().text(),
+            stage=failure.stage,
+            reason=failure.reason,
+            document_kind="command",
+            details={"bytes": len(raw)},
+        )
+
+    def _publish(self, events: Sequence[CommittedEvent]) -> None:
+        for listener in self._listeners:
+            listener(events)
+
+    def _replace_registry(self, registry: Registry) -> None:
+        self._registry = registry
+
+
+def _session_epoch(accepted: Accepted) -> int:
+    payload: dict[str, Any] = accepted.receipt_payload
+    epoch = payload["sessionEpoch"]
+    assert isinstance(epoch, int)
+    return epoch
+
+
+def _home_at(path: Path, clock: Clock, entropy: Entropy) -> Home:
+    directory = path.parent if path.suffix == ".mdb" else path
+    if (directory / "mwnode.toml").exists():
+        return homes.open_home(directory)
+    return homes.create_home(directory, clock, entropy)
