@@ -35,7 +35,6 @@ def binding_of(key: SigningKey, valid_from: str) -> Binding:
     return Binding(
         key_id=key.key_id,
         principal=key.principal,
-        organization_id=key.organization_id,
         algorithm="Ed25519",
         public_key=key.public_key,
         valid_from=valid_from,

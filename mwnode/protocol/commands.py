@@ -506,7 +506,6 @@ class Binding(Payload):
 
     key_id: Id
     principal: Actor
-    organization_id: Id
     algorithm: Literal["Ed25519"]
     public_key: str
     valid_from: Timestamp
