@@ -1,0 +1,193 @@
+"""`mwnode agent`: the Agents of the Organization and their Cards."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from mwnode.cli.compose import new_id, now
+from mwnode.cli.exits import Failure
+from mwnode.cli.output import emit, facts, table
+from mwnode.cli.principals import PublicKey, identifier, obtain_key, take_back, valid_from
+from mwnode.cli.reach import Reach, at, found, reach
+from mwnode.cli.target import Target, at_node
+from mwnode.enrolment import Capability, draft_card
+from mwnode.protocol.documents import Actor
+from mwnode.protocol.errors import MissionWeaveError
+from mwnode.trust.keys import SigningKey, sign_mapping
+
+CARD_REGISTER = "ext.missionweaveprotocol.registry.agent_card_register"
+_CAPABILITY = re.compile(r"\A([a-z0-9]+(?:[.-][a-z0-9]+)+)@((?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2}\S*)\Z")
+
+
+@click.group()
+def agent() -> None:
+    """Register, show and revoke Agents."""
+
+
+@agent.command("add")
+@click.argument("name")
+@click.option("--id", "agent_id", metavar="URI", help="The Agent's identifier; default: urn:mwnode:agent:NAME.")
+@click.option("--key-id", metavar="URI", help="With --public-key: the identifier of a key kept elsewhere.")
+@click.option("--public-key", metavar="B64URL", help="An Ed25519 public key, base64url without padding.")
+@click.option("--capability", "capabilities", metavar="ID@VERSION", multiple=True, help="Repeatable.")
+@click.option("--slots", type=click.IntRange(min=1), default=1, show_default=True, help="WorkItems done at a time.")
+@at_node
+def add(
+    target: Target,
+    name: str,
+    agent_id: str | None,
+    key_id: str | None,
+    public_key: str | None,
+    capabilities: tuple[str, ...],
+    slots: int,
+) -> None:
+    """Register an Agent: make a key (or take the given public one) and sign its Card.
+
+    For an Agent that is registered already, a new version of its Card with the same key.
+    """
+    parsed = [_capability(text) for text in capabilities] or [Capability()]
+    actor = Actor(type="agent", id=agent_id or identifier("agent", name))
+    organization = target.key("organization")
+    with reach(target, organization) as node:
+        earlier = found(node, at("agents", actor.id))
+        key = obtain_key(target, name, actor, key_id, public_key)
+        action_id = new_id()
+        card = draft_card(
+            agent_id=actor.id,
+            organization_id=organization.organization_id,
+            display_name=name,
+            owner=organization.principal,
+            capabilities=parsed,
+            public_keys=_public_keys(earlier, key, target),
+            slots=slots,
+            endpoint=_endpoint(target),
+            evidence_id=action_id,
+            version=earlier["cardVersion"] + 1 if earlier else 1,
+        )
+        try:
+            signed = register(node, organization, card, action_id)
+        except MissionWeaveError:
+            take_back(key)
+            raise
+    document = {
+        "agentId": actor.id,
+        "keyId": key.key_id,
+        "keyFile": str(key.file) if key.file else None,
+        "cardVersion": signed["cardVersion"],
+    }
+    emit(target.as_json, document, facts(document))
+
+
+@agent.command("import")
+@click.argument("card", metavar="CARD.json", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@at_node
+def import_(target: Target, card: Path) -> None:
+    """Register an Agent Card from a file; one without a signature is signed with the Organization's key."""
+    try:
+        document = msgspec.json.decode(card.read_bytes(), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise Failure(f"{card} is no JSON object: {error}") from error
+    organization = target.key("organization")
+    with reach(target, organization) as node:
+        signed = register(node, organization, document, new_id())
+    told = {name: signed[name] for name in ("agentId", "cardVersion")}
+    emit(target.as_json, told, facts(told))
+
+
+@agent.command()
+@click.argument("name", metavar="ID|NAME")
+@at_node
+def show(target: Target, name: str) -> None:
+    """Show an Agent's current Card; with --json the signed document itself."""
+    with reach(target, target.key("owner")) as node:
+        card = node.get(at("agents", identifier("agent", name)))
+    emit(target.as_json, card, facts(_summary(card) | {"keys": [key["keyId"] for key in card["publicKeys"]]}))
+
+
+@agent.command("list")
+@at_node
+def list_(target: Target) -> None:
+    """List the Agents of the Organization."""
+    with reach(target, target.key("owner")) as node:
+        bindings = node.get(at("registry"))["bindings"]
+        ids = sorted({entry["principal"]["id"] for entry in bindings if entry["principal"]["type"] == "agent"})
+        cards = [card for card in (found(node, at("agents", agent_id)) for agent_id in ids) if card]
+    rows = [_summary(card) for card in cards]
+    heads = ["agentId", "cardVersion", "status", "slots", "capabilities"]
+    emit(target.as_json, {"agents": rows}, table(heads, [[row[head] for head in heads] for row in rows]))
+
+
+@agent.command()
+@click.argument("name", metavar="ID|NAME")
+@at_node
+def revoke(target: Target, name: str) -> None:
+    """Revoke an Agent: its Card becomes `revoked`, its sessions and leases end."""
+    organization = target.key("organization")
+    with reach(target, organization) as node:
+        card = node.get(at("agents", identifier("agent", name)))
+        if card["status"] == "revoked":
+            raise Failure(f"{card['agentId']} is revoked already")
+        changed = {**card, "status": "revoked", "cardVersion": card["cardVersion"] + 1}
+        signed = register(node, organization, _unsigned(changed), new_id())
+    told = {name: signed[name] for name in ("agentId", "cardVersion", "status")}
+    emit(target.as_json, told, facts(told))
+
+
+def register(node: Reach, organization: SigningKey, card: dict[str, Any], action_id: str) -> dict[str, Any]:
+    """Register a Card, signing it first where it has no signature; the Card as registered. [R-6.1-01]"""
+    if "signature" not in card:
+        issued_at = now().text()
+        card = sign_mapping({**card, "issuedAt": issued_at}, organization, issued_at)
+    node.send(CARD_REGISTER, {"card": card}, action_id=action_id)
+    return card
+
+
+def _unsigned(card: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in card.items() if name not in {"signature", "issuedAt"}}
+
+
+def _capability(text: str) -> Capability:
+    match = _CAPABILITY.match(text)
+    if match is None:
+        raise click.UsageError(f"{text!r} is no capability: ID@VERSION, such as acme.python.test@1.0.0")
+    return Capability(id=match[1], version=match[2])
+
+
+def _public_keys(earlier: dict[str, Any] | None, key: PublicKey, target: Target) -> list[dict[str, Any]]:
+    """The Card's keys: those of the earlier version, restated as they are (R-6.4-32), and this one."""
+    kept: list[dict[str, Any]] = list(earlier["publicKeys"]) if earlier else []
+    if all(entry["keyId"] != key.key_id for entry in kept):
+        kept.append(
+            {
+                "keyId": key.key_id,
+                "algorithm": "Ed25519",
+                "publicKey": key.public_key,
+                "validFrom": valid_from(target),
+            }
+        )
+    return kept
+
+
+def _endpoint(target: Target) -> str:
+    """The node's WebSocket address, as a Card states it."""
+    if target.url is not None:
+        return f"wss://{target.url.partition('://')[2].rstrip('/')}/ws"
+    served = target.home.served()
+    server = target.home.settings.server
+    port = served.port if served else target.home.last_port() or server.port
+    return f"wss://{server.host}:{port}/ws"
+
+
+def _summary(card: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "agentId": card["agentId"],
+        "cardVersion": card["cardVersion"],
+        "status": card["status"],
+        "slots": card["maxConcurrency"],
+        "capabilities": [f"{entry['id']}@{entry['version']}" for entry in card["capabilities"]],
+    }

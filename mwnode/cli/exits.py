@@ -1,0 +1,48 @@
+"""From a command to its exit status, and from whatever went wrong to one line on stderr."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+import click
+
+REFUSED = 1
+WRONG_USAGE = 2
+INTERRUPTED = 128 + signal.SIGINT
+
+
+class Failure(Exception):
+    """A command cannot go on; the text says what is wrong and what to do, in one line."""
+
+
+def run(command: click.Command, arguments: Sequence[str] | None) -> int:
+    """Run a command to its exit status. A person never sees a traceback for a mistake or an ordinary misfortune."""
+    try:
+        status = command.main(arguments, standalone_mode=False)
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "mwnode"
+        return _say(f"{path}: {error.format_message()} (see `{path} --help`)", WRONG_USAGE)
+    except click.ClickException as error:
+        return _say(f"mwnode: {error.format_message()}", REFUSED)
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. Nothing more may be written, not even by the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return REFUSED
+    except Exception as error:
+        # What can be explained is known to a module that the happy path, which starts fast, never imports.
+        told = importlib.import_module("mwnode.cli.explain").explain(error)
+        if told is None:
+            raise  # a fault of mwnode itself: its traceback is what helps
+        return _say(f"mwnode: {told}", REFUSED)
+    return status if isinstance(status, int) else 0
+
+
+def _say(line: str, status: int) -> int:
+    click.echo(" ".join(line.split()), err=True)
+    return status

@@ -1,0 +1,98 @@
+"""`mwnode key`: the keys that the Registry binds to Principals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mwnode.cli.compose import now
+from mwnode.cli.output import emit, facts, table
+from mwnode.cli.principals import KEY_RESTRICT, bind, obtain_key, take_back, valid_from
+from mwnode.cli.reach import at, reach
+from mwnode.cli.target import Target, at_node
+from mwnode.protocol import instants
+from mwnode.protocol.documents import Actor
+from mwnode.protocol.errors import MissionWeaveError
+
+
+@click.group()
+def key() -> None:
+    """Bind, list and revoke keys. A key is never bound anew; its validity only ever shrinks."""
+
+
+@key.command()
+@click.argument("name")
+@click.option("--principal", required=True, metavar="TYPE:ID", help="Whose key: agent:, human: or service: and its ID.")
+@click.option("--key-id", metavar="URI", help="With --public-key: the identifier of a key kept elsewhere.")
+@click.option("--public-key", metavar="B64URL", help="An Ed25519 public key, base64url without padding.")
+@at_node
+def add(target: Target, name: str, principal: str, key_id: str | None, public_key: str | None) -> None:
+    """Bind a further key to a Principal: a new one kept as keys/NAME.key, or the given public one."""
+    actor = _principal(principal)
+    organization = target.key("organization")
+    with reach(target, organization) as node:
+        made = obtain_key(target, name, actor, key_id, public_key)
+        try:
+            bind(node, organization.organization_id, actor, made, valid_from(target))
+        except MissionWeaveError:
+            take_back(made)
+            raise
+    document = {"keyId": made.key_id, "principal": principal, "keyFile": str(made.file) if made.file else None}
+    emit(target.as_json, document, facts(document))
+
+
+@key.command("list")
+@at_node
+def list_(target: Target) -> None:
+    """List every key that was ever bound, and how long it is or was valid."""
+    with reach(target, target.key("owner")) as node:
+        bindings = node.get(at("registry"))["bindings"]
+    rows = [_row(binding) for binding in bindings]
+    heads = ["keyId", "principal", "validFrom", "validUntil", "revokedAt"]
+    emit(target.as_json, {"keys": rows}, table(heads, [[row[head] for head in heads] for row in rows]))
+
+
+@key.command()
+@click.argument("key_id", metavar="KEY-ID")
+@click.option("--valid-until", metavar="TIMESTAMP", help="Let it end then, in place of revoking it now.")
+@at_node
+def revoke(target: Target, key_id: str, valid_until: str | None) -> None:
+    """Revoke a key, from now on: what it signed before stays good."""
+    if valid_until is not None:
+        try:
+            instants.parse(valid_until)
+        except ValueError as error:
+            raise click.UsageError(f"--valid-until: {error}") from error
+    change = {"validUntil": valid_until} if valid_until else {"revokedAt": now().text()}
+    organization = target.key("organization")
+    with reach(target, organization) as node:
+        node.send(KEY_RESTRICT, {"keyId": key_id, **change})
+    document = {"keyId": key_id, **change}
+    emit(target.as_json, document, facts(document))
+
+
+def _principal(text: str) -> Actor:
+    kind, _, identifier = text.partition(":")
+    if kind == "agent" and identifier:
+        return Actor(type="agent", id=identifier)
+    if kind == "human" and identifier:
+        return Actor(type="human", id=identifier)
+    if kind == "service" and identifier:
+        return Actor(type="service", id=identifier)
+    raise click.UsageError(f"{text!r} is no principal: agent:ID, human:ID or service:ID")
+
+
+def _row(binding: dict[str, Any]) -> dict[str, Any]:
+    """One key: the earliest bound of its whole history counts (R-6.4-34)."""
+    bounds: dict[str, str | None] = {}
+    for name in ("validUntil", "revokedAt"):
+        stated = [change[name] for change in binding["validityHistory"] if name in change]
+        bounds[name] = min(stated, key=instants.parse) if stated else None
+    principal = binding["principal"]
+    return {
+        "keyId": binding["keyId"],
+        "principal": f"{principal['type']}:{principal['id']}",
+        "validFrom": binding["validFrom"],
+        **bounds,
+    }

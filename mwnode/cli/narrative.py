@@ -1,0 +1,66 @@
+"""Events in plain words, one line each, for people who watch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mwnode.protocol.identifiers import CORE_EXTENSION
+
+
+class Narrator:
+    """Tells one Group's Events; remembers what WorkItems are called, so that each line names them."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def tell(self, event: dict[str, Any]) -> str:
+        """One Event as one line: sequence, time, kind, subject, who."""
+        payload = event["payload"]
+        work_item = payload.get("workItem")
+        if work_item:
+            self._names[work_item["workItemId"]] = work_item_name(work_item)
+        subject = self._subject(event)
+        state = payload.get("state", "")
+        told = f"{subject} is {state}" if subject and state else subject or state
+        place = f"{event.get('sequence', '-'):>5}  {clock(event['occurredAt'])}"
+        return f"{place}  {event['kind']:<32} {told:<28} {short(event['actor']['id'])}".rstrip()
+
+    def name(self, work_item_id: str) -> str:
+        """What a WorkItem is called, as far as its Events were told."""
+        return self._names.get(work_item_id, short(work_item_id))
+
+    def _subject(self, event: dict[str, Any]) -> str:
+        payload = event["payload"]
+        item = event.get("workItemId") or payload.get("workItemId") or (payload.get("workItem") or {}).get("workItemId")
+        if item:
+            return self.name(item)
+        member = payload.get("membership")
+        if member:
+            return f"{member['role']} {short(member['member']['id'])}"
+        if event["kind"].startswith("mission."):
+            return "mission"
+        return ""
+
+
+def work_item_name(work_item: dict[str, Any]) -> str:
+    """What people call a WorkItem: its name in the plan, else its goal."""
+    contract = work_item["contract"]
+    name: str = contract.get("constraints", {}).get("localId") or contract["goal"][:40]
+    return name
+
+
+def mission_title(mission: dict[str, Any]) -> str:
+    """What people call a Mission: its title, else its objective."""
+    data = mission.get("extensions", {}).get(CORE_EXTENSION, {}).get("data", {})
+    title: str = data.get("title") or mission["objective"][:60]
+    return title
+
+
+def short(identifier: str) -> str:
+    """The telling end of an identifier."""
+    return identifier.rpartition(":")[2]
+
+
+def clock(timestamp: str) -> str:
+    """The time of day of a timestamp, to the second."""
+    return timestamp[11:19]

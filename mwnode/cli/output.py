@@ -1,0 +1,44 @@
+"""Printing: JSON for scripts, plain aligned text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+
+def emit(as_json: bool, document: Any, text: str | Iterable[str]) -> None:
+    """Print one result: the document with --json, else the text or its lines."""
+    if as_json:
+        line(document)
+        return
+    for part in [text] if isinstance(text, str) else text:
+        click.echo(part)
+
+
+def line(document: Any) -> None:
+    """Print one JSON document on a line of its own, at once, so that a reading program never waits for a buffer."""
+    click.echo(msgspec.json.encode(document).decode())
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Rows in aligned columns under their heads; just the heads when there are none."""
+    cells = [list(heads), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(heads))]
+    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def facts(values: Mapping[str, Any]) -> list[str]:
+    """One `name: value` a line, the values aligned."""
+    width = max(map(len, values), default=0) + 1
+    return [f"{name + ':':<{width}} {_cell(value)}" for name, value in values.items()]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value)) or "-"
+    return str(value)

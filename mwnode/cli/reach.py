@@ -1,0 +1,61 @@
+"""How a command reaches the authority: over HTTP where a node serves, else by opening the store itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from mwnode.cli.exits import Failure
+from mwnode.cli.target import Target
+from mwnode.client.http import HttpClient, segment
+from mwnode.protocol.errors import GroupNotFound
+from mwnode.trust.keys import SigningKey
+
+
+class Reach(Protocol):
+    """The authority, wherever it is. Every call raises MissionWeaveError with the wire code of a refusal."""
+
+    def command(self, document: bytes) -> dict[str, Any]:
+        """Hand in one signed Command; what it answers: `{"events": [Event, ...]}`, receipt first."""
+
+    def send(self, kind: str, payload: Mapping[str, Any], **envelope: Any) -> dict[str, Any]:
+        """Sign a Command as the key that one acts with and hand it in; `envelope` as in `signed_command`."""
+
+    def get(self, path: str, **query: Any) -> dict[str, Any]:
+        """Read one view of the HTTP surface."""
+
+    def put_artifact(self, source: Path) -> dict[str, Any]:
+        """Store the bytes of a file; `{"contentHash", "sizeBytes", "uri"}`."""
+
+    def get_artifact(self, content_hash: str, path: Path) -> int:
+        """Fetch the bytes of that hash into a file, verified; their number."""
+
+
+@contextmanager
+def reach(target: Target, key: SigningKey) -> Iterator[Reach]:
+    """Reach the node that a command means, acting as the key's Principal."""
+    if target.url is not None:
+        with HttpClient(target.url, key, target.ca) as client:
+            yield client
+        return
+    served = target.home.served()
+    if served is not None:
+        with HttpClient(served.http, key, served.ca) as client:
+            yield client
+        return
+    raise Failure(f"no node serves {target.home.path}: start one with `mwnode serve --home {target.home.path}`")
+
+
+def found(node: Reach, path: str) -> dict[str, Any] | None:
+    """A view, or None where there is no such thing for this caller."""
+    try:
+        return node.get(path)
+    except GroupNotFound:
+        return None
+
+
+def at(*parts: str) -> str:
+    """A path of the HTTP surface; identifiers in it are percent-encoded."""
+    return "/v0.1/" + "/".join(map(segment, parts))

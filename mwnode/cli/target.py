@@ -1,0 +1,103 @@
+"""What every command is told: which HOME, which node, whose key, and how to print."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from mwnode.cli.exits import Failure
+from mwnode.home import Home, find_home, load_key, open_home
+from mwnode.trust.keys import SigningKey
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PASSPHRASE_VARIABLE = "MWNODE_PASSPHRASE_FILE"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The options shared by all commands. `url`, `ca` and `key` are None where the command has no such option."""
+
+    as_json: bool
+    home_option: Path | None
+    url: str | None = None
+    ca: Path | None = None
+    key_option: Path | None = None
+
+    @property
+    def home_path(self) -> Path:
+        return find_home(self.home_option, os.environ)
+
+    @cached_property
+    def home(self) -> Home:
+        """The HOME meant; HomeError when there is none."""
+        return open_home(self.home_path)
+
+    def key(self, name: str) -> SigningKey:
+        """The key that signs: the file given by --key, else HOME's key of that name."""
+        path = self.key_option or self.home.key_path(name)
+        return load_key(path, passphrase(path))
+
+
+def passphrase(path: Path) -> bytes | None:
+    """The passphrase of a sealed key file: from $MWNODE_PASSPHRASE_FILE, else asked for on a terminal.
+
+    None for a key that is not sealed; Failure when it is sealed and nobody can be asked.
+    """
+    try:
+        sealed = b'"sealed"' in path.read_bytes()
+    except OSError:
+        return None  # whoever loads the key names the fault
+    if not sealed:
+        return None
+    named = os.environ.get(PASSPHRASE_VARIABLE)
+    if named:
+        return Path(named).read_bytes().rstrip(b"\r\n")
+    if sys.stdin.isatty():
+        answer: str = click.prompt(f"Passphrase of {path}", hide_input=True, err=True)
+        return answer.encode()
+    raise Failure(f"{path} is sealed: name a file with its passphrase in ${PASSPHRASE_VARIABLE}")
+
+
+def at_home(command: F) -> F:
+    """Give a command --home and --json; it takes them as its first argument, `target`."""
+    return _with_options(command, _HOME, _JSON)
+
+
+def at_node(command: F) -> F:
+    """Give a command --home, --json, --url, --ca and --key; it takes them as its first argument, `target`."""
+    return _with_options(command, _URL, _CA, _KEY, _HOME, _JSON)
+
+
+_FILE = click.Path(path_type=Path)
+_HOME = click.option("--home", type=_FILE, metavar="HOME", help="Default: $MWNODE_HOME, else ./mwnode-home.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_URL = click.option("--url", metavar="URL", help="A node elsewhere: https://HOST:PORT. Default: the one at HOME.")
+_CA = click.option("--ca", type=_FILE, metavar="FILE", help="The CA that vouches for the node.")
+_KEY = click.option("--key", type=_FILE, metavar="FILE", help="The key file to act with.")
+
+
+def _with_options(command: F, *options: Callable[[Any], Any]) -> F:
+    @wraps(command)
+    def call(
+        home: Path | None,
+        as_json: bool,
+        url: str | None = None,
+        ca: Path | None = None,
+        key: Path | None = None,
+        **others: Any,
+    ) -> Any:
+        return command(Target(as_json=as_json, home_option=home, url=url, ca=ca, key_option=key), **others)
+
+    wrapped: Any = call
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    result: F = wrapped
+    return result
