@@ -24,29 +24,17 @@ from mwnode.conformance.fixtures import (
     seed_of,
 )
 from mwnode.conformance.report import Report
-from mwnode.protocol import documents, frames, jcs, strict_json
+from mwnode.protocol import frames, jcs, strict_json
 from mwnode.protocol.documents import Actor, FirstAdmissionRecord
-from mwnode.protocol.errors import ErrorDocument, UnsupportedVersion
+from mwnode.protocol.errors import UnsupportedVersion
 from mwnode.protocol.jcs import JcsFault
+from mwnode.protocol.schemas import DOCUMENT_TYPES
 from mwnode.protocol.strict_json import JsonFault, SchemaFault
 from mwnode.trust import admission, ed25519
 from mwnode.trust.admission import AppendOutcome, LookupOutcome
 from mwnode.trust.verification import PROTECTED_TIMES, Failure, Verified, verify
 
-SCHEMA_TYPES: dict[str, type[Any]] = {
-    **{f"schemas/{kind}.schema.json": document for kind, document in documents.SIGNED_DOCUMENTS.items()},
-    "schemas/conversation.schema.json": documents.Conversation,
-    "schemas/error.schema.json": ErrorDocument,
-    "schemas/first-admission-record.schema.json": FirstAdmissionRecord,
-    "schemas/group.schema.json": documents.Group,
-    "schemas/lease.schema.json": documents.Lease,
-    "schemas/membership.schema.json": documents.Membership,
-    "schemas/message.schema.json": documents.Message,
-    "schemas/mission.schema.json": documents.Mission,
-    "schemas/presence-record.schema.json": documents.PresenceRecord,
-    "schemas/work-contract.schema.json": documents.WorkContract,
-    "schemas/work-item.schema.json": documents.WorkItem,
-}
+SCHEMA_TYPES: dict[str, type[Any]] = {f"schemas/{name}.schema.json": kind for name, kind in DOCUMENT_TYPES.items()}
 """The type of each normative schema; frames and common definitions have none of their own."""
 FRAME_SCHEMA = "schemas/websocket-frame.schema.json"
 
