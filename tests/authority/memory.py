@@ -1,8 +1,8 @@
 """A world to decide in: a View made of dictionaries, actors with real keys, and a clock that only moves when told.
 
-``World.send`` builds a Command, signs it, verifies it, decides it and folds the outcome. After every step the Events are
-encoded, decoded and folded a second time into a shadow that knows nothing else, and both must hold the same rows: the
-state is always the fold of the log.
+``World.send`` builds a Command, signs it, verifies it, decides it and folds the outcome. After every step the Events
+are encoded, decoded and folded a second time into a shadow that knows nothing else, and both must hold the same rows:
+the state is always the fold of the log.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from mwnode.authority.state import (
     membership_key,
 )
 from mwnode.authority.view import Overlay
-from mwnode.protocol.commands import CORE, EXT
-from mwnode.protocol.documents import GENESIS_COMMAND_KINDS, Actor, Cause, Event, Signature
+from mwnode.protocol.commands import EXT
+from mwnode.protocol.documents import GENESIS_COMMAND_KINDS, Actor, Cause, Event, PolicyLogEntry, Signature
 from mwnode.protocol.errors import ErrorCode, Rejection
-from mwnode.protocol.identifiers import artifact_uri, uuid7_urn
+from mwnode.protocol.identifiers import uuid7_urn
 from mwnode.protocol.instants import Instant, parse
 from mwnode.protocol.jcs import canonical
 from mwnode.trust.keys import SigningKey, generate, sign_mapping
-from mwnode.trust.registry import Registry
+from mwnode.trust.registry import KeyBinding, Registry
 from mwnode.trust.verification import Verified, verify
 
 ORGANIZATION = "urn:example:organization"
@@ -67,6 +67,7 @@ class MemoryView:
         self.times: dict[str, str] = {}
         self.actions: set[tuple[str, str]] = set()
         self.contents: dict[str, int] = {}
+        self.policy: dict[str | None, list[PolicyLogEntry]] = {}
 
     def get(self, table: Table[R], key: str) -> R | None:
         return self.rows[table.code].get(key)  # type: ignore[return-value]
@@ -94,6 +95,9 @@ class MemoryView:
 
     def event_ids(self, group_id: str, after: int, through: int) -> list[str]:
         return self.log.get(group_id, [])[after:through]
+
+    def policy_log(self, group_id: str | None, after: int = 0, limit: int = 1000) -> list[PolicyLogEntry]:
+        return self.policy.get(group_id, [])[after : after + limit]
 
     def put(self, table: Table[Any], row: Row) -> None:
         self.rows[table.code][table.key(row)] = row
@@ -126,9 +130,7 @@ class World:
         self.now: Instant = parse(START)
         self.view = MemoryView()
         self.shadow = MemoryView()
-        self.registry = Registry.from_evidence(
-            {"organizationId": ORGANIZATION, "registryRevision": 1, "bindings": []}
-        )
+        self.registry = Registry(ORGANIZATION)
         self.keys: dict[str, SigningKey] = {}
         self.facts: list[EventFact] = []
         self.events: list[Event] = []
@@ -149,15 +151,14 @@ class World:
         key = generate(f"urn:example:key:{name}", actor, ORGANIZATION, seed)
         self.keys[actor.id] = key
         self.registry = self.registry.bind(
-            {
-                "keyId": key.key_id,
-                "principal": {"type": actor.type, "id": actor.id},
-                "organizationId": ORGANIZATION,
-                "algorithm": "Ed25519",
-                "publicKey": key.public_key,
-                "validFrom": "2029-01-01T00:00:00Z",
-                "validityHistory": [],
-            }
+            KeyBinding(
+                key_id=key.key_id,
+                principal=actor,
+                algorithm="Ed25519",
+                public_key=key.public_key,
+                valid_from="2029-01-01T00:00:00Z",
+                validity_history=(),
+            )
         )
         return actor
 
@@ -253,7 +254,7 @@ class World:
         decisions = []
         for _, code, key in sorted(due, key=lambda entry: (parse(entry[0]), entry[1:])):
             decision = decide_due(self.view, code, key, self.context())
-            if decision is not None:
+            if isinstance(decision, Decision):
                 self._commit(decision)
                 decisions.append(decision)
         return decisions
@@ -383,6 +384,8 @@ class World:
         for name, data in decision.stored_documents:
             self.documents[name] = data
         self.policy_notes.extend(decision.policy_notes)
+        for note in decision.policy_notes:
+            self.view.policy.setdefault(note.group_id, []).append(note.entry)
         self.facts.extend(decision.facts)
         for fact in decision.facts:
             self.view.append(fact)
@@ -390,7 +393,7 @@ class World:
             self.events.append(event)
             if self.checked:
                 overlay = Overlay(self.shadow)
-                again = fact_of(event, fact.command_payload)
+                again = fact_of(event, fact.command_payload, fact.override_grant_id)
                 if again.group_id is not None:
                     overlay.advance(again.group_id, again.event_id, again.occurred_at)
                 evolve(overlay, again)
@@ -451,7 +454,7 @@ def content_hash(data: bytes) -> str:
 
 
 def as_event(fact: EventFact, authority: Actor) -> Event:
-    """The Event document of a fact, its payload encoded and decoded as a peer would see it. The signature is a blank."""
+    """The Event document of a fact, its payload encoded and decoded as a peer sees it; the signature is a blank."""
     payload = msgspec.json.decode(msgspec.json.encode(fact.payload))
     assert "null" not in _leaves(payload), "Events never carry null"
     return Event(
@@ -464,7 +467,9 @@ def as_event(fact: EventFact, authority: Actor) -> Event:
         occurred_at=fact.occurred_at,
         payload=payload,
         accepted_by=authority,
-        signature=Signature(algorithm="Ed25519", key_id="urn:example:key:blank", created_at=fact.occurred_at, value="AA"),
+        signature=Signature(
+            algorithm="Ed25519", key_id="urn:example:key:blank", created_at=fact.occurred_at, value="AA"
+        ),
         group_id=UNSET if fact.group_id is None else fact.group_id,
         sequence=UNSET if fact.sequence is None else fact.sequence,
         aggregate_revision=UNSET if fact.aggregate_revision is None else fact.aggregate_revision,
@@ -481,7 +486,3 @@ def _leaves(value: Any) -> set[str]:
     if isinstance(value, list):
         return set().union(*(_leaves(inner) for inner in value))
     return {"null"} if value is None else set()
-
-
-__all__ = ["CAPABILITY", "CORE", "DAY", "EXT", "ORGANIZATION", "START", "MemoryView", "Refusal", "World", "as_event"]
-__all__ += ["artifact_uri", "content_hash"]

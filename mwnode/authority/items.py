@@ -1,0 +1,485 @@
+"""What every kind of WorkItem Command shares: finding and holding an item, fencing its owner, folding its changes.
+
+The order of checks is decision A6's: an ended item, a fenced Ownership Epoch, the state, who the owner is, the lease.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType, structs
+
+from mwnode.authority import budget
+from mwnode.authority.case import Case, refuse
+from mwnode.authority.leases import closed_if_open, ended, keep
+from mwnode.authority.request import EventFact
+from mwnode.authority.state import (
+    AGENTS,
+    CONVERSATIONS,
+    MEMBERSHIPS,
+    MISSIONS,
+    WORK_ITEMS,
+    ConversationRow,
+    WorkItemRow,
+    membership_key,
+)
+from mwnode.authority.table import OWNED, TERMINAL, UNFINISHED, admit_mission, admit_work_item
+from mwnode.authority.view import Overlay, View
+from mwnode.protocol.commands import Payload
+from mwnode.protocol.documents import (
+    Actor,
+    Cause,
+    Conversation,
+    ConversationAccess,
+    Evidence,
+    Extension,
+    Lease,
+    Owner,
+    WorkContract,
+    WorkItem,
+)
+from mwnode.protocol.errors import ErrorCode
+from mwnode.protocol.events import WorkAuthorized, WorkCancelled, WorkFailed
+from mwnode.protocol.identifiers import CORE_EXTENSION, policy_cause_id, work_item_conversation_id
+
+CLEARABLE = {
+    "owner": "owner",
+    "progress": "progress",
+    "submission": "submission",
+    "scheduleEstimate": "schedule_estimate",
+}
+"""Members of the WorkItem document that Events may name in ``cleared``, with their names here."""
+CLEANUP_POLICY = policy_cause_id("cleanup")
+
+
+# --- finding and holding ----------------------------------------------------------------------------------------------
+
+
+def work_item(case: Case, given: str | None) -> WorkItemRow:
+    """The WorkItem that the Command names, in this Group; INVALID_COMMAND otherwise (decision D8, R-19-19)."""
+    return item_in_group(case, case.reference("work_item_id", given))
+
+
+def item_in_group(case: Case, work_item_id: str, what: str = "WorkItem") -> WorkItemRow:
+    """A WorkItem of this Group; INVALID_COMMAND otherwise."""
+    row = case.view.get(WORK_ITEMS, work_item_id)
+    if row is None or row.item.group_id != case.group_id:
+        refuse(ErrorCode.INVALID_COMMAND, f"{what} {work_item_id} is not known in this Group", "R-19-19")
+    return row
+
+
+def admit(case: Case, row: WorkItemRow) -> None:
+    """The states of WorkItem and Mission must both admit the kind: INVALID_STATE_TRANSITION (R-10.2-42)."""
+    kind = case.command.kind
+    if row.item.state not in TERMINAL:
+        admit_mission(case.mission().mission.state, kind)
+    admit_work_item(row.item.state, kind)
+
+
+def check_epoch(row: WorkItemRow, ownership_epoch: int) -> None:
+    """Only the newest Ownership Epoch counts, whoever cites it (R-10.2-08, decisions A6, D38, F33)."""
+    if row.ownership_epoch == 0:
+        refuse(ErrorCode.INVALID_STATE_TRANSITION, "the WorkItem never had an owner", "R-10.2-42")
+    if ownership_epoch != row.ownership_epoch:
+        refuse(
+            ErrorCode.WORK_STALE_OWNERSHIP,
+            f"the Ownership Epoch is {row.ownership_epoch}, not {ownership_epoch}; the ownership has ended",
+            "R-19-28",
+            details={"currentOwnershipEpoch": row.ownership_epoch},
+        )
+
+
+def hold(case: Case, row: WorkItemRow, ownership_epoch: int) -> Owner:
+    """What the owner's own kinds need before any lease is looked at. Returns the owner, who is the actor."""
+    if row.item.state in TERMINAL:
+        admit_work_item(row.item.state, case.command.kind)
+    check_epoch(row, ownership_epoch)
+    admit(case, row)
+    owner = row.item.owner
+    if owner is UNSET or case.command.actor.type != "agent" or case.command.actor.id != owner.agent_id:
+        refuse(ErrorCode.AUTH_FORBIDDEN, "only the owner of the WorkItem may do this", "R-19-14")
+    return owner
+
+
+def hold_execution(case: Case, row: WorkItemRow, lease_id: str) -> Lease:
+    """The current Execution Lease, cited by its ID and not over (R-11.3-08, R-11.3-09): WORK_LEASE_EXPIRED."""
+    lease = row.execution_lease
+    if lease is None or lease.lease_id != lease_id:
+        refuse(ErrorCode.WORK_LEASE_EXPIRED, f"{lease_id} is not the current Execution Lease", "R-11.3-09")
+    if ended(case, lease):
+        refuse(ErrorCode.WORK_LEASE_EXPIRED, f"the Execution Lease ended at {lease.expires_at}", "R-11.3-16")
+    if lease.session_epoch != case.command.session_epoch:
+        refuse(ErrorCode.AUTH_STALE_SESSION, "the Execution Lease belongs to a replaced Session", "R-11.3-06")
+    return lease
+
+
+def hold_ownership(case: Case, row: WorkItemRow) -> Lease:
+    """The owner's live ownership: WORK_LEASE_EXPIRED once it lapsed (decision A18, R-19-27)."""
+    lease = row.ownership_lease
+    if lease is None or not live_owner(case, row):
+        refuse(
+            ErrorCode.WORK_LEASE_EXPIRED,
+            "the ownership has lapsed; the Coordinator can offer the WorkItem again",
+            "R-19-27",
+        )
+    return lease
+
+
+def live_owner(case: Case, row: WorkItemRow) -> bool:
+    """Whether somebody owns the item and has not let it lapse (decision A18).
+
+    ``queued``: ownership lease and start-by deadline; ``active``: the Execution Lease; ``blocked``: the blocked lease.
+    The owner of a promoted item is its Coordinator and is never live (decision D35).
+    """
+    state = row.item.state
+    if row.item.owner is UNSET:
+        return False
+    if state == "queued":
+        lease = row.ownership_lease
+        return (
+            not ended(case, lease)
+            and lease is not None
+            and not (lease.start_by is not UNSET and case.passed(lease.start_by))
+        )
+    if state == "active":
+        return not ended(case, row.execution_lease)
+    if state == "blocked":
+        return row.child_mission_id is None and not ended(case, row.blocked_lease)
+    return False
+
+
+def child_is_running(view: View, row: WorkItemRow) -> bool:
+    """Whether the item was promoted and its child Mission goes on (decision A40)."""
+    if row.child_mission_id is None:
+        return False
+    child = view.get(MISSIONS, row.child_mission_id)
+    return child is not None and child.mission.state in ("active", "awaiting_approval")
+
+
+def is_satisfied(view: View, work_item_id: str) -> bool:
+    """Whether a dependency is met: ``verified``, or a substitute of it is (decision F18)."""
+    seen: set[str] = set()
+    following: str | None = work_item_id
+    while following is not None and following not in seen:
+        seen.add(following)
+        row = view.get(WORK_ITEMS, following)
+        if row is None:
+            return False
+        if row.item.state == "verified":
+            return True
+        following = row.replaced_by
+    return False
+
+
+def as_agent(agent_id: str) -> Actor:
+    """An Agent as a Principal."""
+    return Actor(type="agent", id=agent_id)
+
+
+# --- Events -----------------------------------------------------------------------------------------------------------
+
+
+def emit(case: Case, row: WorkItemRow, kind: str, payload: Payload, *, cause: Cause | None = None) -> EventFact:
+    """Append an Event about one WorkItem, in its Group and with its Conversation."""
+    return case.emit(
+        kind,
+        payload,
+        group_id=row.item.group_id,
+        work_item_id=row.item.work_item_id,
+        conversation_id=row.item.conversation_id,
+        cause=cause,
+    )
+
+
+def next_mission_revision(case: Case, row: WorkItemRow) -> int:
+    """The Mission's revision after an Event that moves it (decisions A24, F4)."""
+    mission_row = case.view.get(MISSIONS, row.item.mission_id)
+    assert mission_row is not None
+    return mission_row.mission.revision + 1
+
+
+def or_unset(lease: Lease | None) -> Lease | UnsetType:
+    """A lease as an Event's member."""
+    return UNSET if lease is None else lease
+
+
+class ClosedLeases(msgspec.Struct, frozen=True):
+    """The leases that one Event closes, ready to be its members."""
+
+    ownership_lease: Lease | UnsetType
+    execution_lease: Lease | UnsetType
+    blocked_lease: Lease | UnsetType
+
+
+def close_leases(case: Case, row: WorkItemRow, reason: str) -> ClosedLeases:
+    """Every open lease on the item, revoked, or expired where it ran out before (R-11.3-18 to R-11.3-20)."""
+    return ClosedLeases(
+        *(
+            or_unset(closed_if_open(case, lease, "revoked", reason))
+            for lease in (row.ownership_lease, row.execution_lease, row.blocked_lease)
+        )
+    )
+
+
+def cleared_members(row: WorkItemRow, *names: str) -> tuple[str, ...] | UnsetType:
+    """Those of ``names`` (as on the wire) that the document has and is about to lose (decision A29)."""
+    gone = tuple(name for name in names if getattr(row.item, CLEARABLE[name]) is not UNSET)
+    return gone or UNSET
+
+
+def end_item(
+    case: Case,
+    row: WorkItemRow,
+    to_state: str,
+    reason: str,
+    cause: Cause | None,
+    evidence: tuple[Evidence, ...] = (),
+) -> EventFact:
+    """Fail or cancel one unfinished WorkItem: its leases are revoked, its budget is released, and what its contract
+    defines as cleanup is authorized (R-10.2-27, R-10.2-29, R-10.2-37, R-12-31, R-12-33).
+
+    ``to_state`` is ``failed`` or ``cancelled``; ``cause`` ``None`` is the Command. A failure needs ``evidence``.
+    """
+    assert row.item.state in UNFINISHED, "only unfinished WorkItems end"
+    leases = close_leases(case, row, reason[:512] if reason.strip() else to_state)
+    revision, mission_revision = row.item.revision + 1, next_mission_revision(case, row)
+    if to_state == "failed":
+        fact = emit(
+            case,
+            row,
+            "work.failed",
+            WorkFailed(
+                revision=revision,
+                state=to_state,
+                mission_revision=mission_revision,
+                work_item_id=row.item.work_item_id,
+                reason=reason,
+                evidence=evidence,
+                attempt=row.attempts + 1,
+                ownership_lease=leases.ownership_lease,
+                execution_lease=leases.execution_lease,
+                blocked_lease=leases.blocked_lease,
+            ),
+            cause=cause,
+        )
+    else:
+        fact = emit(
+            case,
+            row,
+            "work.cancelled",
+            WorkCancelled(
+                revision=revision,
+                state=to_state,
+                mission_revision=mission_revision,
+                work_item_id=row.item.work_item_id,
+                reason=reason,
+                cleared=cleared_members(row, "owner"),
+                ownership_lease=leases.ownership_lease,
+                execution_lease=leases.execution_lease,
+                blocked_lease=leases.blocked_lease,
+            ),
+            cause=cause,
+        )
+    if row.started:
+        _authorize_cleanup(case, row)
+    return fact
+
+
+def cleanup_contract(contract: WorkContract) -> WorkContract | None:
+    """The Work Contract under ``constraints.cleanup`` (decision F18). Raises msgspec.ValidationError when malformed."""
+    if contract.constraints is UNSET or contract.constraints.get("cleanup") is None:
+        return None
+    return msgspec.convert(contract.constraints["cleanup"], WorkContract)
+
+
+def _authorize_cleanup(case: Case, row: WorkItemRow) -> None:
+    contract = cleanup_contract(row.item.contract)
+    if contract is None:
+        return
+    parent = row.parent_work_item_id
+    service = case.context.services.authority
+    new = new_item(case, case.context.new_id(), contract, row.item.mission_id, row.item.group_id, service, service)
+    case.emit(
+        "work.authorized",
+        WorkAuthorized(
+            revision=1,
+            state="open",
+            mission_revision=next_mission_revision(case, row),
+            work_item=new,
+            conversation=new_conversation(new, service),
+            parent_work_item_id=UNSET if parent is None else parent,
+            delegation_depth=row.delegation_depth,
+        ),
+        group_id=row.item.group_id,
+        work_item_id=new.work_item_id,
+        conversation_id=new.conversation_id,
+        cause=Cause(type="policy", id=CLEANUP_POLICY),
+        actor=service,
+    )
+
+
+def new_item(
+    case: Case,
+    work_item_id: str,
+    contract: WorkContract,
+    mission_id: str,
+    group_id: str,
+    created_by: Actor,
+    authorized_by: Actor,
+) -> WorkItem:
+    """An ``open`` WorkItem at revision 1 with its own Conversation (R-9-01)."""
+    return WorkItem(
+        work_item_id=work_item_id,
+        mission_id=mission_id,
+        group_id=group_id,
+        conversation_id=work_item_conversation_id(group_id, work_item_id),
+        revision=1,
+        state="open",
+        exclusive=True,
+        contract=contract,
+        created_by=created_by,
+        created_at=case.now_text,
+        authorized_by=authorized_by,
+    )
+
+
+def new_conversation(item: WorkItem, created_by: Actor) -> Conversation:
+    """The Conversation dedicated to a WorkItem (R-9-01)."""
+    return Conversation(
+        conversation_id=item.conversation_id,
+        mission_id=item.mission_id,
+        group_id=item.group_id,
+        type="work_item",
+        title=item.contract.goal[:500],
+        access=ConversationAccess(mode="group"),
+        created_by=created_by,
+        created_at=item.created_at,
+        state="active",
+        revision=1,
+        primary_work_item_id=item.work_item_id,
+    )
+
+
+# --- folding ----------------------------------------------------------------------------------------------------------
+
+
+def find(view: Overlay, work_item_id: str) -> WorkItemRow:
+    """The row that an Event is about."""
+    row = view.get(WORK_ITEMS, work_item_id)
+    assert row is not None, "an Event about a WorkItem follows its authorization"
+    return row
+
+
+def fold(
+    view: Overlay,
+    fact: EventFact,
+    row: WorkItemRow,
+    *,
+    revision: int | None = None,
+    state: str | None = None,
+    item: dict[str, Any] | None = None,
+    **changes: Any,
+) -> WorkItemRow:
+    """Apply an Event to its WorkItem and to everything that counts WorkItems.
+
+    ``item`` holds changed members of the document, ``changes`` changed members of the row. Revision, state, leases,
+    ``cleared`` and the Mission's revision are read from the payload where it has them.
+    """
+    payload: Any = fact.payload
+    members: dict[str, Any] = dict(item) if item else {}
+    for name in getattr(payload, "cleared", UNSET) or ():
+        members[CLEARABLE[name]] = UNSET
+    new_state = state if state is not None else payload.state
+    document = structs.replace(
+        row.item,
+        revision=revision if revision is not None else payload.revision,
+        state=new_state,
+        updated_at=fact.occurred_at,
+        **members,
+    )
+    for name in ("ownership_lease", "execution_lease", "blocked_lease"):
+        lease = getattr(payload, name, UNSET)
+        if lease is not UNSET:
+            keep(view, lease)
+            changes[name] = lease
+    if new_state != row.item.state:
+        changes["state_since"] = fact.occurred_at
+    after = structs.replace(row, item=document, last_sequence=fact.sequence, **changes)
+    put(view, row, after, fact.occurred_at)
+    mission_revision = getattr(payload, "mission_revision", UNSET)
+    if mission_revision is not UNSET:
+        fold_mission_revision(view, document.mission_id, mission_revision)
+    return after
+
+
+def fold_mission_revision(view: Overlay, mission_id: str, revision: int) -> None:
+    """An Event about a WorkItem moved the Mission's revision too (decision A24)."""
+    mission_row = view.get(MISSIONS, mission_id)
+    assert mission_row is not None
+    view.put(MISSIONS, structs.replace(mission_row, mission=structs.replace(mission_row.mission, revision=revision)))
+
+
+def _load(row: WorkItemRow | None) -> tuple[str, str] | None:
+    """Owner and state where the owner owes something."""
+    if row is None or row.item.owner is UNSET or row.item.state not in OWNED:
+        return None
+    return row.item.owner.agent_id, row.item.state
+
+
+def put(view: Overlay, before: WorkItemRow | None, after: WorkItemRow, occurred_at: str) -> None:
+    """Store a changed row, and move the counts of its owner: queued and active items, obligations in the Group."""
+    view.put(WORK_ITEMS, after)
+    old, new = _load(before), _load(after)
+    if old == new:
+        return
+    for load, step in ((old, -1), (new, 1)):
+        if load is not None and load[1] in ("queued", "active"):
+            agent = view.get(AGENTS, load[0])
+            assert agent is not None, "an owner has an Agent Card"
+            view.put(AGENTS, structs.replace(agent, **{load[1]: getattr(agent, load[1]) + step}))
+    former, owner = old and old[0], new and new[0]
+    if former == owner:
+        return
+    for agent_id, step in ((former, -1), (owner, 1)):
+        if agent_id is None:
+            continue
+        member = view.get(MEMBERSHIPS, membership_key(after.item.group_id, as_agent(agent_id)))
+        if member is None:
+            continue
+        obligations = max(0, member.obligations + step)
+        idle_since = None if obligations or step > 0 else occurred_at
+        view.put(MEMBERSHIPS, structs.replace(member, obligations=obligations, idle_since=idle_since))
+
+
+def put_conversation(view: Overlay, conversation: Conversation) -> None:
+    """Store a Conversation that an Event opened."""
+    view.put(CONVERSATIONS, ConversationRow(conversation))
+
+
+def fold_ended(view: Overlay, row: WorkItemRow) -> None:
+    """What the end of a WorkItem means for the ledger."""
+    budget.close_account(view, row.item.work_item_id)
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
+
+
+def document(row: WorkItemRow) -> WorkItem:
+    """The durable WorkItem document, with the links that its schema has no member for (reading 20, decision D28)."""
+    links: dict[str, Any] = {
+        "parentWorkItemId": row.parent_work_item_id,
+        "childMissionId": row.child_mission_id,
+        "delegationGrantId": row.delegation_grant_id,
+        "replacesWorkItemId": row.replaces,
+        "proposalId": row.proposal_id,
+        "attempt": row.attempts or None,
+        "checkpoints": row.checkpoints or None,
+        "executionLease": None if row.execution_lease is None else msgspec.to_builtins(row.execution_lease),
+    }
+    data = {name: value for name, value in links.items() if value is not None}
+    if not data:
+        return row.item
+    extensions = {} if row.item.extensions is UNSET else dict(row.item.extensions)
+    extensions[CORE_EXTENSION] = Extension(version="1.0.0", critical=False, data=data)
+    return structs.replace(row.item, extensions=extensions)
