@@ -17,6 +17,8 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "human": ("human", "Register people, who own Missions and approve them."),
     "key": ("key", "Bind, list and revoke keys."),
     "mission": ("mission", "Create, watch, direct and approve Missions."),
+    "waiting": ("waiting", "Who must act next, on what, by when, and what happens otherwise."),
+    "why": ("why", "The chain of facts that makes a WorkItem or Mission be where it is."),
     "command": ("command", "Send a signed Command by hand."),
     "events": ("events", "Print a Group's Events, as they come with --follow."),
     "artifact": ("artifact", "Put, get and list Artifacts."),

@@ -12,7 +12,7 @@ import msgspec
 from mwnode.cli.compose import new_id, now
 from mwnode.cli.exits import Failure
 from mwnode.cli.output import emit, facts, table
-from mwnode.cli.principals import PublicKey, identifier, obtain_key, take_back, valid_from
+from mwnode.cli.principals import PublicKey, given_key, identifier, kept_key, take_back, valid_from
 from mwnode.cli.reach import Reach, at, found, reach
 from mwnode.cli.target import Target, at_node
 from mwnode.enrolment import Capability, draft_card
@@ -51,11 +51,12 @@ def add(
     For an Agent that is registered already, a new version of its Card with the same key.
     """
     parsed = [_capability(text) for text in capabilities] or [Capability()]
+    given = given_key(key_id, public_key)
     actor = Actor(type="agent", id=agent_id or identifier("agent", name))
     organization = target.key("organization")
     with reach(target, organization) as node:
         earlier = found(node, at("agents", actor.id))
-        key = obtain_key(target, name, actor, key_id, public_key)
+        key = given or kept_key(target, name, actor)
         action_id = new_id()
         card = draft_card(
             agent_id=actor.id,

@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from mwnode.cli.missions import events_of, find_mission, missions
-from mwnode.cli.narrative import Narrator, short
 from mwnode.cli.output import emit, facts, table
 from mwnode.cli.reach import at, reach
 from mwnode.cli.target import Target, at_node
+from mwnode.narrative import Narrator, short
 
 
 @click.group()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from mwnode.cli.narrative import Narrator
 from mwnode.cli.output import emit
 from mwnode.cli.reach import reach
 from mwnode.cli.target import Target, at_node
+from mwnode.narrative import Narrator
 
 
 @click.group()

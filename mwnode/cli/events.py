@@ -6,10 +6,10 @@ import click
 
 from mwnode.cli.follow import follow
 from mwnode.cli.missions import events_of, find_mission
-from mwnode.cli.narrative import Narrator
 from mwnode.cli.output import line
 from mwnode.cli.reach import reach
 from mwnode.cli.target import Target, at_node
+from mwnode.narrative import Narrator
 
 
 @click.command()

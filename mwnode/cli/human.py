@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from mwnode.cli.output import emit, facts
-from mwnode.cli.principals import bind, identifier, obtain_key, take_back, valid_from
+from mwnode.cli.principals import bind, given_key, identifier, kept_key, take_back, valid_from
 from mwnode.cli.reach import reach
 from mwnode.cli.target import Target, at_node
 from mwnode.protocol.documents import Actor
@@ -25,10 +25,11 @@ def human() -> None:
 @at_node
 def add(target: Target, name: str, human_id: str | None, key_id: str | None, public_key: str | None) -> None:
     """Register a person: make a key, or take the given public one."""
+    given = given_key(key_id, public_key)
     actor = Actor(type="human", id=human_id or identifier("human", name))
     organization = target.key("organization")
     with reach(target, organization) as node:
-        key = obtain_key(target, name, actor, key_id, public_key)
+        key = given or kept_key(target, name, actor)
         try:
             bind(node, organization.organization_id, actor, key, valid_from(target))
         except MissionWeaveError:

@@ -8,7 +8,7 @@ import click
 
 from mwnode.cli.compose import now
 from mwnode.cli.output import emit, facts, table
-from mwnode.cli.principals import KEY_RESTRICT, bind, obtain_key, take_back, valid_from
+from mwnode.cli.principals import KEY_RESTRICT, bind, given_key, kept_key, take_back, valid_from
 from mwnode.cli.reach import at, reach
 from mwnode.cli.target import Target, at_node
 from mwnode.protocol import instants
@@ -29,10 +29,10 @@ def key() -> None:
 @at_node
 def add(target: Target, name: str, principal: str, key_id: str | None, public_key: str | None) -> None:
     """Bind a further key to a Principal: a new one kept as keys/NAME.key, or the given public one."""
-    actor = _principal(principal)
+    actor, given = _principal(principal), given_key(key_id, public_key)
     organization = target.key("organization")
     with reach(target, organization) as node:
-        made = obtain_key(target, name, actor, key_id, public_key)
+        made = given or kept_key(target, name, actor)
         try:
             bind(node, organization.organization_id, actor, made, valid_from(target))
         except MissionWeaveError:

@@ -12,13 +12,13 @@ from mwnode.cli.compose import new_id, now, principal
 from mwnode.cli.exits import REFUSED, Failure
 from mwnode.cli.follow import follow
 from mwnode.cli.missions import TERMINAL, act, find_mission, missions, submission_of
-from mwnode.cli.narrative import Narrator, mission_title, short, work_item_name
 from mwnode.cli.output import emit, facts, line, table
 from mwnode.cli.principals import identifier
 from mwnode.cli.reach import reach
 from mwnode.cli.target import Target, at_node
 from mwnode.coordinator.plan import Plan, PlanError, load_plan
 from mwnode.home import HomeError, load_key
+from mwnode.narrative import Narrator, mission_title, short, work_item_name
 from mwnode.protocol.identifiers import mission_conversation_id
 from mwnode.trust.keys import SigningKey, sign_mapping
 

@@ -38,7 +38,7 @@ def membership_epoch(view: dict[str, Any], key: SigningKey) -> int:
     """The caller's current Membership Epoch in a Mission's Group; Failure when it is no active Member."""
     me = principal(key)
     for membership in view["memberships"]:
-        if membership["member"] == me and membership["status"] == "active":
+        if membership["member"] == me and membership["state"] == "active":
             epoch: int = membership["membershipEpoch"]
             return epoch
     raise Failure(f"{key.principal.type} {key.principal.id} is no active Member of {view['mission']['groupId']}")

@@ -41,12 +41,17 @@ def identifier(kind: str, name: str) -> str:
     return f"urn:mwnode:{kind}:{name}"
 
 
-def obtain_key(target: Target, name: str, principal: Actor, key_id: str | None, public_key: str | None) -> PublicKey:
-    """The key to register: the public one given, else the one kept under that name in HOME, else a new one there."""
-    if (key_id is None) != (public_key is None):
-        raise click.UsageError("--key-id and --public-key go together")
+def given_key(key_id: str | None, public_key: str | None) -> PublicKey | None:
+    """The public key that the options give, None without them; UsageError for one of two."""
     if key_id is not None and public_key is not None:
         return PublicKey(key_id, public_key, None, fresh=False)
+    if key_id is not None or public_key is not None:
+        raise click.UsageError("--key-id and --public-key go together")
+    return None
+
+
+def kept_key(target: Target, name: str, principal: Actor) -> PublicKey:
+    """The key kept under that name in HOME, a new one if there is none yet."""
     home = target.home
     path = home.key_path(name)
     if path.exists():

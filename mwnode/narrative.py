@@ -31,8 +31,8 @@ class Narrator:
 
     def _subject(self, event: dict[str, Any]) -> str:
         payload = event["payload"]
-        item = event.get("workItemId") or payload.get("workItemId") or (payload.get("workItem") or {}).get("workItemId")
-        if item:
+        item = work_item_of(event)
+        if item is not None:
             return self.name(item)
         member = payload.get("membership")
         if member:
@@ -40,6 +40,13 @@ class Narrator:
         if event["kind"].startswith("mission."):
             return "mission"
         return ""
+
+
+def work_item_of(event: dict[str, Any]) -> str | None:
+    """The WorkItem that an Event is about, if it is about one."""
+    payload = event["payload"]
+    places = (event, payload, payload.get("workItem", {}))
+    return next((place["workItemId"] for place in places if "workItemId" in place), None)
 
 
 def work_item_name(work_item: dict[str, Any]) -> str:

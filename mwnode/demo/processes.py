@@ -1,0 +1,143 @@
+"""The demonstration's processes: every actor is a `mwnode` command of its own, as it would be in earnest."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+START_SECONDS = 30
+STOP_SECONDS = 10
+_COMMAND = (sys.executable, "-m", "mwnode.cli")
+_OWN_VARIABLES = ("MWNODE_HOME", "MWNODE_PASSPHRASE_FILE")
+
+
+class DemoFailure(Exception):
+    """The demonstration cannot go on; the text says why, in one line."""
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment less what would point the commands at another HOME."""
+    return {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
+
+
+class Listening(Struct, frozen=True):
+    """The line that a node prints when it is ready."""
+
+    event: str
+    url: str
+    http: str
+    ca: str | None
+    pid: int
+
+
+def run(*arguments: str) -> Any:
+    """Run one command with --json to its end; what it printed. DemoFailure with its own words when it fails."""
+    done = subprocess.run(
+        [*_COMMAND, *arguments, "--json"],
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise DemoFailure(f"`mwnode {' '.join(arguments[:3])}` failed: {done.stderr.strip() or done.stdout.strip()}")
+    return msgspec.json.decode(done.stdout)
+
+
+class Processes:
+    """Every process that was started; each writes its own log, and all end with the context."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        logs.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Agents first: they say good-bye to a node that still listens.
+        for name in sorted(self._running, key=lambda name: name == "node"):
+            self.stop(name)
+
+    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start a command; its stdout and stderr go to `logs/NAME.log`."""
+        with (self._logs / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*_COMMAND, *arguments], env=_environment(), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+        self._running[name] = process
+        return process
+
+    def serve(self, home: Path) -> Listening:
+        """Start the node and wait until it listens."""
+        with (self._logs / "node.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*_COMMAND, "serve", "--home", str(home), "--port", "0", "--json"],
+                env=_environment(),
+                stdout=subprocess.PIPE,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        self._running["node"] = process
+        stdout = process.stdout
+        assert stdout is not None, "its stdout is a pipe"
+        with stdout:
+            line = stdout.readline()
+        if not line:
+            raise DemoFailure(f"the node did not start: {self.last_words('node')}")
+        return msgspec.json.decode(line, type=Listening)
+
+    def kill(self, name: str) -> None:
+        """End a process by SIGKILL, as a power cut would, and see it dead."""
+        process = self._running.pop(name)
+        process.send_signal(signal.SIGKILL)
+        if process.wait(STOP_SECONDS) != -signal.SIGKILL:
+            raise DemoFailure(f"{name} ended by itself before it could be killed: {self.last_words(name)}")
+
+    def stop(self, name: str) -> None:
+        """Ask a process to end, and end it if it does not."""
+        process = self._running.pop(name)
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_SECONDS)
+
+    def check_alive(self, names: Sequence[str]) -> None:
+        """DemoFailure when one of these processes has ended."""
+        for name in names:
+            process = self._running[name]
+            if process.poll() is not None:
+                raise DemoFailure(f"{name} ended with status {process.returncode}: {self.last_words(name)}")
+
+    def last_words(self, name: str) -> str:
+        """The end of a process's log."""
+        lines = (self._logs / f"{name}.log").read_text(encoding="utf-8", errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+class Deadline:
+    """A limit on waiting, by the monotonic clock."""
+
+    def __init__(self, seconds: float, what: str) -> None:
+        self._ends = time.monotonic() + seconds
+        self._what = what
+
+    def check(self) -> None:
+        """DemoFailure when the time is up."""
+        if time.monotonic() > self._ends:
+            raise DemoFailure(f"gave up waiting for {self._what}")
