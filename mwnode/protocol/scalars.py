@@ -100,6 +100,15 @@ MediaType = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&
 Operation = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9._:-]*\Z", max_length=128)]
 Scope = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9._:-]*\Z", max_length=160)]
 FailureName = Annotated[str, Meta(pattern=r"\A[A-Z][A-Z0-9_]{1,127}\Z")]
+ClosureReason = Annotated[
+    str,
+    Meta(
+        pattern="[^\t\n\v\f\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff]",
+        min_length=1,
+        max_length=512,
+    ),
+]
+"""Not blank, by the white space of ECMA-262, the language of the schemas' patterns."""
 Seconds = Annotated[int, Meta(ge=1, le=31_536_000)]
 """A requested length of time in seconds, at most one year; policy cuts it further."""
 Text200 = Annotated[str, Meta(min_length=1, max_length=200)]
