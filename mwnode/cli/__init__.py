@@ -22,6 +22,10 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "command": ("command", "Send a signed Command by hand."),
     "events": ("events", "Print a Group's Events, as they come with --follow."),
     "artifact": ("artifact", "Put, get and list Artifacts."),
+    "sign": ("documents", "Sign a document by hand."),
+    "check": ("documents", "Check a document by hand, stage by stage."),
+    "schema": ("documents", "Write the JSON Schemas of our types."),
+    "conformance": ("conformance", "Run a published bundle of vectors."),
 }
 """Command name: the module under `mwnode.cli` whose attribute of the same name it is, and its one line of help."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
+from mwnode.cli.exits import REFUSED, Failure
 from mwnode.cli.output import emit, table
+from mwnode.cli.target import Target, at_home
 from mwnode.conformance import run
 from mwnode.conformance.bundle import BundleFault
 from mwnode.conformance.report import SECTIONS
@@ -14,9 +17,8 @@ from mwnode.conformance.report import SECTIONS
 
 @click.command()
 @click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.pass_context
-def conformance(context: click.Context, bundle: Path, as_json: bool) -> None:
+@at_home
+def conformance(target: Target, bundle: Path) -> None:
     """Check this implementation against BUNDLE, a checkout of the public protocol.
 
     Runs conformance/manifest.json, cryptography/manifest.json and admission/manifest.json, whichever are there. Exit
@@ -25,13 +27,13 @@ def conformance(context: click.Context, bundle: Path, as_json: bool) -> None:
     try:
         report = run(bundle)
     except BundleFault as fault:
-        raise click.ClickException(str(fault)) from None
+        raise Failure(str(fault)) from None
     rows = [(section, getattr(report, section).passed, getattr(report, section).failed) for section in SECTIONS]
     lines = table(("bundle", "passed", "failed"), rows)
     lines += [
         f"{failure.section}: {failure.case}: expected {failure.expected}, got {failure.got}"
         for failure in report.failures
     ]
-    emit(as_json, report, lines)
+    emit(target.as_json, report, lines)
     if not report.ok:
-        context.exit(1)
+        sys.exit(REFUSED)
