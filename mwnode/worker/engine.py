@@ -1,0 +1,464 @@
+"""The Worker without I/O: Events, answers and exits go in; effects come out.
+
+The authority's state is in the views, the Worker's own in the jobs. Whatever comes in changes one of them and then
+``settle`` looks what follows, so the order of arrival does not matter and a restart is nothing special: after replay,
+``settle`` finds the same work to do (R-5-03, R-11.1-03).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Struct, field
+
+from mwnode.client.fold import WorkView, decode_payload, fold
+from mwnode.protocol.commands import Payload, WorkStart
+from mwnode.protocol.documents import CapabilityRef, Event, Membership
+from mwnode.protocol.errors import ErrorCode, MissionWeaveError
+from mwnode.protocol.events import ContractRevised, MembershipChanged, MembershipEnded, MissionCreated, OfferCreated
+from mwnode.protocol.instants import parse
+from mwnode.worker.effects import (
+    Discard,
+    Effect,
+    Kill,
+    Note,
+    Send,
+)
+from mwnode.worker.jobs import Blocked, Hold, Job, Phase, Stopped
+from mwnode.worker.offers import Offers
+from mwnode.worker.papers import Papers
+from mwnode.worker.runs import Runs
+from mwnode.worker.scheduler import Entry, Scheduler
+from mwnode.worker.settings import WorkerSettings
+from mwnode.worker.steps import Steps
+
+# Refusals after which this Worker has nothing more to do with the WorkItem.
+_LOST = frozenset(
+    {
+        ErrorCode.WORK_STALE_OWNERSHIP,
+        ErrorCode.WORK_ALREADY_OWNED,
+        ErrorCode.WORK_OFFER_EXPIRED,
+        ErrorCode.GROUP_NOT_FOUND,
+        ErrorCode.MEMBERSHIP_REQUIRED,
+        ErrorCode.AUTH_FORBIDDEN,
+    }
+)
+# Refusals that pass by themselves: the same is tried again, under a new Action ID.
+_PASSING = frozenset(
+    {
+        ErrorCode.REVISION_CONFLICT,
+        ErrorCode.RATE_LIMITED,
+        ErrorCode.BACKPRESSURE,
+        ErrorCode.INTERNAL_ERROR,
+        ErrorCode.AUTH_STALE_SESSION,
+        ErrorCode.MEMBERSHIP_STALE,
+        ErrorCode.AUTH_INVALID_SIGNATURE,
+    }
+)
+_TERMINAL = frozenset({"verified", "cancelled"})
+
+
+class GroupState(Struct):
+    """One Group as this Worker sees it."""
+
+    group_id: str
+    mission_id: str | None = None
+    scopes: frozenset[str] = frozenset()
+    live: bool = False
+    """Whether everything up to the present was replayed: before that nothing is decided."""
+    member: bool = True
+    views: dict[str, WorkView] = field(default_factory=dict)
+
+
+class _Ticket(Struct, frozen=True):
+    work_item_id: str
+    step: str
+    sent_at: float
+
+
+class WorkerEngine:
+    """One Agent's work in all its Groups. Call ``tick`` a few times a second and carry out ``effects`` in order."""
+
+    def __init__(
+        self, papers: Papers, capabilities: tuple[CapabilityRef, ...], settings: WorkerSettings | None = None
+    ) -> None:
+        self.papers = papers
+        self.clock = papers.clock
+        self.agent_id = papers.key.principal.id
+        self.settings = settings or WorkerSettings()
+        self.capabilities = capabilities
+        self.scheduler = Scheduler(self.settings.scheduling)
+        self.groups: dict[str, GroupState] = {}
+        self.jobs: dict[str, Job] = {}
+        self.online = False
+        self.offline_since: float | None = None
+        self.draining = False
+        self.offers = Offers(self)
+        self.steps = Steps(self)
+        self.runs = Runs(self)
+        self._tickets: dict[int, _Ticket] = {}
+        self._ticket = 0
+        self._effects: list[Effect] = []
+        self.packages: dict[str, str] = {}
+
+    # --- outgoing -----------------------------------------------------------------------------------------------------
+
+    def effects(self) -> list[Effect]:
+        """What the shell does now, in order."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def note(self, event: str, **details: Any) -> None:
+        self.emit(Note(event, details))
+
+    def send(self, kind: str, payload: Payload, view: WorkView, step: str, *, compare: bool = True) -> None:
+        """Ask the shell for one Command about a WorkItem."""
+        self._ticket += 1
+        self._tickets[self._ticket] = _Ticket(view.work_item_id, step, self.clock.monotonic())
+        revision = view.item.revision if compare else None
+        self.emit(Send(self._ticket, kind, payload, view.item.group_id, view.work_item_id, revision))
+
+    # --- connection and Groups ----------------------------------------------------------------------------------------
+
+    def connected(self) -> None:
+        """There is a session.
+
+        Opening it ended the leases of the one before (R-11.3-17): nothing is sent under them any more, and what runs is
+        bound to new ones as the Events of the Groups tell (R-11.5-08, decision G4).
+        """
+        self.online, self.offline_since = True, None
+        for job in self.jobs.values():
+            job.hold = None
+            job.steps.clear()
+
+    def disconnected(self) -> None:
+        """The link is gone: nothing new is started until it is back (R-11.5-06)."""
+        if self.online or self.offline_since is None:
+            self.offline_since = self.clock.monotonic()
+        self.online = False
+
+    def join(self, group_id: str, mission_id: str | None, scopes: tuple[str, ...]) -> bool:
+        """The Agent is a Member of this Group; whether that is new and the Group must be subscribed."""
+        state = self.groups.get(group_id)
+        if state is not None:
+            state.member, state.scopes = True, frozenset(scopes) or state.scopes
+            return False
+        self.groups[group_id] = GroupState(group_id, mission_id, frozenset(scopes))
+        return True
+
+    def leave(self, group_id: str) -> None:
+        """The Group cannot be read: forget it until the Agent is put into it again."""
+        state = self.groups.pop(group_id, None)
+        for job in [job for job in self.jobs.values() if job.group_id == group_id]:
+            assert state is not None, "jobs belong to known Groups"
+            self.drop(job, "the Group cannot be read any more", keep=True)
+
+    def caught_up(self, group_id: str) -> None:
+        """Everything that exists in the Group has been delivered: decide on it."""
+        state = self.groups[group_id]
+        state.live = True
+        for view in list(state.views.values()):
+            self.settle(view)
+
+    def membership_in(self, event: Event) -> Membership | None:
+        """The Agent's own Membership, if the Event states one."""
+        payload = decode_payload(event)
+        stated: tuple[Membership, ...] = ()
+        if isinstance(payload, MembershipChanged | MembershipEnded):
+            stated = (payload.membership,)
+        elif isinstance(payload, MissionCreated):
+            stated = payload.memberships
+        return next((one for one in stated if one.member.type == "agent" and one.member.id == self.agent_id), None)
+
+    def event(self, event: Event) -> None:
+        """Take one Event, in its Group's order."""
+        if event.group_id is UNSET or event.group_id not in self.groups:
+            return
+        payload = decode_payload(event)
+        if payload is None:
+            return
+        state = self.groups[event.group_id]
+        membership = self.membership_in(event)
+        if membership is not None:
+            state.member = membership.state != "ended"
+            state.scopes = frozenset(membership.scopes)
+            if membership.context_package_id is not UNSET:
+                self.packages[event.group_id] = membership.context_package_id
+        self._apply(state, payload)
+
+    def _apply(self, state: GroupState, payload: Payload) -> None:
+        view = fold(state.views, payload)
+        if view is None:
+            return
+        if isinstance(payload, OfferCreated):
+            state.mission_id = view.item.mission_id
+            if payload.context_package_id is not UNSET:
+                self.packages[view.work_item_id] = payload.context_package_id
+        if isinstance(payload, OfferCreated | ContractRevised):
+            self.offers.revised(view)
+        if state.live:
+            self.settle(view)
+            # A verified or cancelled item may be what others of the Group wait for.
+            if view.state in _TERMINAL:
+                for other in list(state.views.values()):
+                    if view.work_item_id in other.item.contract.dependency_work_item_ids:
+                        self.settle(other)
+
+    # --- what follows from a view -------------------------------------------------------------------------------------
+
+    def view(self, job: Job) -> WorkView:
+        return self.groups[job.group_id].views[job.work_item_id]
+
+    def _mine(self, view: WorkView) -> bool:
+        owner = view.item.owner
+        return owner is not UNSET and owner.agent_id == self.agent_id and view.state not in ("open", "offered")
+
+    def settle(self, view: WorkView) -> None:
+        """Bring the job in line with what the authority says about its WorkItem."""
+        job = self.jobs.get(view.work_item_id)
+        owner = view.item.owner
+        if job is not None and (not self._mine(view) or owner is UNSET or owner.ownership_epoch != job.epoch):
+            self.drop(job, f"the WorkItem is {view.state} and not ours any more")
+            job = None
+        if view.state in ("open", "offered", "failed"):
+            self.offers.look_at(view)
+            return
+        if not self._mine(view) or owner is UNSET:
+            return
+        if view.state in ("submitted", "verified", "cancelled"):
+            if job is not None:
+                self.drop(job, f"the WorkItem is {view.state}", keep=view.state == "cancelled")
+            return
+        if job is None:
+            job = Job(view.item.group_id, view.item.mission_id, view.work_item_id, owner.ownership_epoch)
+            job.checkpoint = view.checkpoint
+            self.jobs[view.work_item_id] = job
+        lease = view.execution_lease
+        if view.state == "queued":
+            self._queued(job, view)
+        elif view.state == "active" and lease is not None and lease.state != "active" and job.hold is not None:
+            # The authority ended the lease, and the item stays active until somebody is offered it (decision A18).
+            if job.hold.lease_id == lease.lease_id:
+                self.drop(job, "the Execution Lease ended", keep=True)
+        elif view.state == "blocked" and job.phase is not Phase.QUEUED:
+            self.drop(job, "the WorkItem is blocked")
+        elif view.state == "blocked":
+            self.scheduler.remove(job.work_item_id)
+
+    def _queued(self, job: Job, view: WorkView) -> None:
+        if job.phase is Phase.STARTING or job.in_flight is not None:
+            return
+        if job.phase is not Phase.QUEUED:
+            # Our run goes on, or has ended, while the lease it had is gone: bind it to a new one (decision G4).
+            job.hold = None
+            job.steps.clear()
+            self._start(job, view)
+        elif self._ready(view):
+            self._enqueue(job, view)
+        else:
+            self.scheduler.remove(job.work_item_id)
+
+    def _ready(self, view: WorkView) -> bool:
+        """Whether dependencies and approvals allow a start, as far as this Worker can see (R-10.4-03)."""
+        contract = view.item.contract
+        views = self.groups[view.item.group_id].views
+        for work_item_id in contract.dependency_work_item_ids:
+            known = views.get(work_item_id)
+            if known is not None and known.state != "verified":
+                return False
+        job = self.jobs[view.work_item_id]
+        return contract.execution_approval != "human_required" or job.epoch in view.approved_epochs
+
+    def _enqueue(self, job: Job, view: WorkView) -> None:
+        if self.scheduler.standing(job.work_item_id) is not None:
+            return
+        contract = view.item.contract
+        now = self.clock.now()
+        left = parse(contract.deadline).seconds - now.seconds
+        self.scheduler.add(
+            Entry(
+                work_item_id=job.work_item_id,
+                group_id=job.group_id,
+                ready_at=self.clock.monotonic(),
+                urgency=contract.requested_urgency,
+                deadline_at=self.clock.monotonic() + left,
+                risk=contract.side_effect_risk,
+                seconds=self.run_seconds(view),
+            )
+        )
+
+    def run_seconds(self, view: WorkView) -> float:
+        """Expected seconds of a run: what is usual, or the wall clock limit if that is shorter."""
+        limit = view.item.contract.budget.wall_clock_seconds_limit
+        return self.settings.run_seconds if limit is UNSET else float(min(limit, self.settings.run_seconds))
+
+    def drop(self, job: Job, why: str, *, keep: bool = False) -> None:
+        """This job is over here; a result that was not accepted is kept aside for audit."""
+        if job.alive and job.run_id is not None:
+            self.emit(Kill(job.run_id, why))
+        self._free_slot(job)
+        self.scheduler.remove(job.work_item_id)
+        del self.jobs[job.work_item_id]
+        if job.run_id is not None:
+            self.runs.forget(job.run_id)
+            self.emit(Discard(job.run_id, keep))
+        self.note("work_left", workItemId=job.work_item_id, because=why)
+
+    def finish(self, job: Job, step: str) -> None:
+        """The run's last Command was accepted: the slot is free, and the view decides what becomes of the item."""
+        self.drop(job, f"{step} was accepted")
+
+    def _free_slot(self, job: Job) -> None:
+        if self.scheduler.standing(job.work_item_id) in ("running", "preempting"):
+            self.scheduler.release(job.work_item_id, self.clock.monotonic() - job.started_at)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Start what may start, renew what must be renewed, stop what ran out of time."""
+        now = self.clock.monotonic()
+        for job in list(self.jobs.values()):
+            self.runs.watch(job, now)
+        if self.online and not self.draining:
+            self._fill_slots(now)
+            self.offers.tick(now)
+        for job in list(self.jobs.values()):
+            self.steps.advance(job)
+
+    def _fill_slots(self, now: float) -> None:
+        while (pick := self.scheduler.pick(now)) is not None:
+            job = self.jobs[pick.work_item_id]
+            job.started_at = now
+            self.note("picked", workItemId=pick.work_item_id, rule=pick.rule, dueIn=round(pick.due_in))
+            self._start(job, self.view(job))
+        wish = self.scheduler.preemption(now)
+        if wish is not None:
+            self.runs.stop(self.jobs[wish[0]], Stopped("made room for overdue work of another Mission"))
+
+    def _start(self, job: Job, view: WorkView) -> None:
+        if not self.online:
+            return
+        if job.phase is Phase.QUEUED:
+            job.phase = Phase.STARTING
+        job.in_flight = "start"
+        payload = WorkStart(ownership_epoch=job.epoch, execution_lease_seconds=self.settings.execution_lease_seconds)
+        self.send("work.start", payload, view, "start")
+
+    def shut_down(self) -> None:
+        """Take nothing more, bring what runs to a checkpoint. ``idle`` tells when it is done."""
+        self.draining = True
+        for job in list(self.jobs.values()):
+            if job.alive:
+                self.runs.stop(job, Stopped("the Worker is shutting down"))
+            elif job.phase is Phase.RESTING:
+                job.retry_at = None
+                self.steps.close(job, Stopped("the Worker is shutting down"))
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing waits for an answer."""
+        return all(job.phase is Phase.QUEUED and job.in_flight is None for job in self.jobs.values())
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def answered(self, ticket: int, receipt: Event) -> None:
+        """A Command was accepted; its receipt is applied ahead of its place in the log."""
+        sent = self._tickets.pop(ticket)
+        job = self.jobs.get(sent.work_item_id)
+        if job is not None and job.in_flight == sent.step:
+            job.in_flight = None
+        if sent.step in ("accept", "decline"):
+            self.offers.answered(sent.work_item_id)
+        state = self.groups.get(receipt.group_id) if receipt.group_id is not UNSET else None
+        payload = decode_payload(receipt)
+        if job is not None and payload is not None:
+            # Before the view moves on: a submission ends the job.
+            self.steps.done(job, sent.step, payload)
+        if state is not None and payload is not None:
+            self._apply(state, payload)
+        if job is not None and sent.step == "start" and self.jobs.get(job.work_item_id) is job:
+            self._started(job, sent.sent_at)
+        elif job is not None and sent.step == "renew" and job.hold is not None:
+            lease = self.view(job).execution_lease
+            if lease is not None and lease.lease_id == job.hold.lease_id:
+                job.hold = Hold.of(lease, sent.sent_at)
+        if job is not None and self.jobs.get(job.work_item_id) is job:
+            self.steps.advance(job)
+
+    def _started(self, job: Job, sent_at: float) -> None:
+        view = self.view(job)
+        lease = view.execution_lease
+        if view.state != "active" or lease is None or lease.state != "active":
+            # The answer came late: the session that it was for is gone, and its lease with it.
+            self._give_back(job, self.settings.retry_seconds)
+            return
+        job.hold = Hold.of(lease, sent_at)
+        if job.outcome is not None:
+            self.steps.close(job, job.outcome)
+        elif job.phase is Phase.STARTING and self.draining:
+            self.steps.close(job, Stopped("the Worker is shutting down"))
+        elif job.phase is Phase.STARTING:
+            self.runs.launch(job, view)
+
+    def refused(self, ticket: int, error: MissionWeaveError) -> None:
+        """A Command was refused; nothing of it was applied."""
+        sent = self._tickets.pop(ticket)
+        job = self.jobs.get(sent.work_item_id)
+        self.note("refused", workItemId=sent.work_item_id, step=sent.step, code=error.code.value, message=error.message)
+        if job is None or job.in_flight != sent.step:
+            self.offers.refused(sent.work_item_id, sent.step, error)
+            return
+        job.in_flight = None
+        wait = (error.rejection.retry_after_ms or 0) / 1000 or self.settings.retry_seconds
+        if error.code in _PASSING:
+            job.waits_until = self.clock.monotonic() + wait
+            if sent.step == "start":
+                self._give_back(job, wait)
+            else:
+                self.steps.again(job, sent.step)
+        elif error.code in _LOST:
+            self.drop(job, f"{error.code.value}: {error.message}", keep=True)
+        elif sent.step == "start":
+            self._start_refused(job, error, wait)
+        else:
+            self._step_refused(job, sent.step, error)
+
+    def _give_back(self, job: Job, wait: float) -> None:
+        """The start did not happen: the slot is free, and the item is looked at again after ``wait`` seconds."""
+        if job.phase is Phase.STARTING:
+            self._free_slot(job)
+            job.phase = Phase.QUEUED
+        self.offers.revisit(job.work_item_id, self.clock.monotonic() + wait)
+
+    def _start_refused(self, job: Job, error: MissionWeaveError, wait: float) -> None:
+        if error.code is ErrorCode.WORK_LEASE_EXPIRED:
+            self.drop(job, "it was not started in time", keep=True)
+        elif error.code in (ErrorCode.APPROVAL_REQUIRED, ErrorCode.BUDGET_EXCEEDED):
+            # A fact of the Group will say when that has changed; a look now and then costs little.
+            self._give_back(job, max(wait, 30.0))
+        else:
+            self._give_back(job, max(wait, 2.0))
+
+    def _step_refused(self, job: Job, step: str, error: MissionWeaveError) -> None:
+        view = self.view(job)
+        if error.code in (ErrorCode.WORK_LEASE_EXPIRED, ErrorCode.INVALID_STATE_TRANSITION):
+            # The lease went with the old session, or ran out. If the item is queued and ours, it is bound anew.
+            job.hold = None
+            job.steps.clear()
+            if view.state == "queued":
+                self.settle(view)
+            elif self.online and not job.alive:
+                self.offers.revisit(job.work_item_id, self.clock.monotonic() + self.settings.retry_seconds)
+        elif step == "usage" and error.code is ErrorCode.BUDGET_EXCEEDED:
+            job.meter.refused = True
+            if job.alive:
+                self.runs.stop(
+                    job, Blocked("the budget is used up", "raise the budget of the WorkItem or of the Mission")
+                )
+        elif step in ("renew", "usage"):
+            job.waits_until = self.clock.monotonic() + self.settings.retry_seconds
+        else:
+            self.steps.rejected(job, step, error)

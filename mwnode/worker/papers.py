@@ -1,0 +1,135 @@
+"""The Signed Documents that a Worker makes: Artifact manifests and Evidence. Pure over its key, clock and entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import UNSET
+
+from mwnode.client.fold import WorkView
+from mwnode.protocol.documents import Artifact, Evidence, EvidenceSubject, JsonObject, Producer, ToolVersion
+from mwnode.protocol.identifiers import ANY_SCHEMA, artifact_uri, uuid7_urn
+from mwnode.protocol.instants import Instant
+from mwnode.protocol.ports import Clock, Entropy
+from mwnode.trust.keys import SigningKey, sign_struct
+from mwnode.worker.admission import needed_evidence
+from mwnode.worker.effects import Output
+from mwnode.worker.jobs import Failed, Job
+
+EXIT_ZERO = "exit 0"
+MEDIA_TYPE_OF_STATE = "application/octet-stream"
+
+
+class Papers:
+    """Makes and signs documents as one Agent."""
+
+    def __init__(self, key: SigningKey, clock: Clock, entropy: Entropy, version: str) -> None:
+        self.key = key
+        self.clock = clock
+        self.entropy = entropy
+        self.version = version
+
+    def new_id(self) -> str:
+        """A fresh identifier."""
+        return uuid7_urn(self.clock.now(), self.entropy.random(10))
+
+    def _now(self) -> Instant:
+        return self.clock.now()
+
+    def artifact(self, view: WorkView, output: Output) -> Artifact:
+        """The signed manifest of one output; its sources are the contract's inputs (R-13.1-19)."""
+        owner = view.item.owner
+        assert owner is not UNSET, "only an owner publishes"
+        return sign_struct(
+            Artifact,
+            self.key,
+            artifact_id=self.new_id(),
+            content_hash=output.content_hash,
+            uri=output.uri or artifact_uri(output.content_hash),
+            size_bytes=output.size_bytes,
+            media_type=output.media_type,
+            schema_uri=output.schema or ANY_SCHEMA,
+            producer=Producer(
+                agent_id=owner.agent_id,
+                agent_card_version=owner.agent_card_version,
+                capabilities=owner.capability_pins,
+            ),
+            mission_id=view.item.mission_id,
+            group_id=view.item.group_id,
+            work_item_id=view.item.work_item_id,
+            source_artifact_hashes=view.item.contract.input_artifacts,
+            tool_versions=(ToolVersion(name="mwnode worker", version=self.version),),
+            model_versions=(),
+            classification="internal",
+            created_at=self._now().text(),
+        )
+
+    def evidence(
+        self,
+        view: WorkView,
+        kind: str,
+        criterion_ids: Iterable[str],
+        result: str,
+        method: str,
+        hashes: Iterable[str],
+        details: JsonObject | None = None,
+    ) -> Evidence:
+        """One signed Evidence document about the WorkItem; it says what was checked, never what was thought."""
+        return sign_struct(
+            Evidence,
+            self.key,
+            evidence_id=self.new_id(),
+            mission_id=view.item.mission_id,
+            group_id=view.item.group_id,
+            work_item_id=view.item.work_item_id,
+            type=kind,
+            subject=EvidenceSubject(type="work_item", id=view.item.work_item_id),
+            criterion_ids=tuple(criterion_ids),
+            method=method,
+            result=result,
+            artifact_hashes=tuple(dict.fromkeys(hashes)),
+            generated_by=self.key.principal,
+            created_at=self._now().text(),
+            details=UNSET if details is None else details,
+        )
+
+    def submission(self, view: WorkView, job: Job, hashes: tuple[str, ...]) -> tuple[tuple[Evidence, ...], list[str]]:
+        """Evidence for a submission, and what it fails to cover, in words (decisions D16, G3).
+
+        The executor's own evidence lines come first. Where there is none, exit status 0 proves the criteria whose
+        ``check`` says so, and the hashes made while uploading prove integrity.
+        """
+        contract = view.item.contract
+        constraints: Mapping[str, Any] = {} if contract.constraints is UNSET else contract.constraints
+        checks = constraints.get("checks", {})
+        made: list[Evidence] = []
+        stated: dict[tuple[str, str], list[str]] = {}
+        for line in job.reports:
+            criterion, kind, result = (str(line.get(name)) for name in ("criterionId", "type", "result"))
+            stated.setdefault((criterion, kind), []).append(result)
+            method = str(line.get("method") or "reported by the executor")
+            made.append(self.evidence(view, kind, [criterion], result, method, hashes))
+        everything = [criterion.criterion_id for criterion in contract.acceptance_criteria]
+        made.append(
+            self.evidence(view, "artifact_integrity", everything, "passed", "SHA-256 of every uploaded output", hashes)
+        )
+        missing: list[str] = []
+        for criterion, kind in needed_evidence(contract):
+            results = stated.get((criterion, kind), [])
+            if "passed" in results or kind == "artifact_integrity":
+                continue
+            if not results and kind == "deterministic_test" and checks.get(criterion) == EXIT_ZERO:
+                details = {"exitStatus": 0, "attempt": job.attempt}
+                made.append(self.evidence(view, kind, [criterion], "passed", "executor: exit 0", hashes, details))
+            else:
+                missing.append(f"{criterion}: {kind} {results[-1] if results else 'not given'}")
+        return tuple(made), missing
+
+    def failure(self, view: WorkView, job: Job, failed: Failed) -> Evidence:
+        """The failure report that `work.fail` needs; it tells how often it was tried and whether to try again."""
+        criteria = [criterion.criterion_id for criterion in view.item.contract.acceptance_criteria]
+        details: JsonObject = {"failure": failed.failure, "attempts": job.attempt, "permanent": failed.permanent}
+        if job.exit_note:
+            details["standardError"] = job.exit_note
+        return self.evidence(view, "failure_report", criteria, "failed", failed.reason[:4000], (), details)

@@ -1,0 +1,169 @@
+"""One slot: a directory in which one WorkItem is done, with nothing in it of any other (R-11.1-14 to R-11.1-18)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from mwnode.protocol.documents import Deliverable, WorkContract
+from mwnode.worker.effects import Assignment
+from mwnode.worker.keys import attempt_key
+
+Fetch = Callable[[str, Path], Awaitable[object]]
+"""Fetches the Artifact of a content hash into a file."""
+
+WORK_ITEM_FILE = "work_item.json"
+PROGRESS_FILE = "progress.jsonl"
+STATE_FILE = "checkpoint/state"
+
+
+class SlotError(Exception):
+    """A slot cannot be prepared, or what it holds cannot be used; one line."""
+
+
+def safe_path(text: str) -> PurePosixPath:
+    """A relative path that stays inside. Raises SlotError."""
+    path = PurePosixPath(text)
+    if not text or path.is_absolute() or any(part in ("", "..", ".") for part in text.split("/")) or "\0" in text:
+        raise SlotError(f"{text!r} is not a relative path inside of the slot")
+    return path
+
+
+class Slot:
+    """The directory of one run. Made anew for each WorkItem and Ownership Epoch; kept over retries of it."""
+
+    def __init__(self, root: Path, assignment: Assignment) -> None:
+        name = hashlib.sha256(assignment.run_id.encode()).hexdigest()[:24]
+        self.assignment = assignment
+        self.path = root / name
+        self.inputs = self.path / "inputs"
+        self.outputs = self.path / "outputs"
+        self.work_item_file = self.path / WORK_ITEM_FILE
+        self.progress_file = self.path / PROGRESS_FILE
+        self.stdout_file = self.path / "stdout.log"
+        self.stderr_file = self.path / "stderr.log"
+
+    async def prepare(self, fetch: Fetch, context_package: Mapping[str, Any] | None) -> None:
+        """Make the directory and fetch what the WorkItem needs. Outputs and reports of an earlier run are removed."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        shutil.rmtree(self.outputs, ignore_errors=True)
+        for directory in (self.inputs, self.outputs, self.path / "tmp"):
+            directory.mkdir(mode=0o700, exist_ok=True)
+        for file in (self.progress_file, self.stdout_file, self.stderr_file):
+            file.write_bytes(b"")
+        listed = []
+        for path, content_hash in self._wanted():
+            target = self.inputs / path
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not target.exists():
+                await fetch(content_hash, target)
+            listed.append({"path": f"inputs/{path}", "contentHash": content_hash})
+        checkpoint = self.assignment.checkpoint
+        if checkpoint is not None and checkpoint.state_artifact_hash is not UNSET:
+            state = self.path / STATE_FILE
+            state.parent.mkdir(mode=0o700, exist_ok=True)
+            await fetch(checkpoint.state_artifact_hash, state)
+        self.work_item_file.write_bytes(msgspec.json.format(self._work_item(listed, context_package), indent=2))
+
+    def _wanted(self) -> Iterator[tuple[str, str]]:
+        """Path under inputs/ and content hash of every input; inputs without a path are named by their hash."""
+        contract = self.assignment.contract
+        constraints: Mapping[str, Any] = {} if contract.constraints is UNSET else contract.constraints
+        named = set()
+        for entry in constraints.get("inputs", ()):
+            if isinstance(entry, Mapping) and entry.get("contentHash") in contract.input_artifacts:
+                named.add(entry["contentHash"])
+                yield str(safe_path(str(entry.get("path")))), entry["contentHash"]
+        for content_hash in contract.input_artifacts:
+            if content_hash not in named:
+                yield content_hash.removeprefix("sha256:"), content_hash
+
+    def _work_item(self, inputs: list[dict[str, str]], context_package: Mapping[str, Any] | None) -> bytes:
+        it = self.assignment
+        return msgspec.json.encode(
+            {
+                "workItemId": it.work_item_id,
+                "missionId": it.mission_id,
+                "groupId": it.group_id,
+                "ownershipEpoch": it.ownership_epoch,
+                "attempt": it.attempt,
+                "idempotencyKey": it.idempotency_key,
+                "attemptKey": attempt_key(it.idempotency_key, it.attempt),
+                "contract": it.contract,
+                "contextPackage": context_package,
+                "inputs": inputs,
+                "checkpoint": it.checkpoint,
+            }
+        )
+
+    def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """The executor's environment: where programs are and how to spell, and nothing else of the Worker's own."""
+        kept = {name: value for name, value in inherited.items() if name in ("PATH", "LANG", "TZ") or name[:3] == "LC_"}
+        return kept | {
+            "HOME": str(self.path),
+            "TMPDIR": str(self.path / "tmp"),
+            "MWNODE_WORK_ITEM": str(self.work_item_file),
+            "MWNODE_PROGRESS": str(self.progress_file),
+            "MWNODE_IDEMPOTENCY_KEY": self.assignment.idempotency_key,
+            "MWNODE_RUN": self.path.name,
+        }
+
+    def deliverables(self, bytes_max: int) -> list[tuple[Deliverable, Path]]:
+        """Each deliverable's file. Raises SlotError when one is missing, no plain file, or everything is too large."""
+        contract = self.assignment.contract
+        found = [(deliverable, self._file(contract, deliverable)) for deliverable in contract.required_deliverables]
+        total = sum(os.stat(path).st_size for _, path in found)
+        if total > bytes_max:
+            raise SlotError(f"outputs/ holds {total} bytes of deliverables, {bytes_max} are allowed")
+        return found
+
+    def _file(self, contract: WorkContract, deliverable: Deliverable) -> Path:
+        constraints: Mapping[str, Any] = {} if contract.constraints is UNSET else contract.constraints
+        named = constraints.get("deliverables", {}).get(deliverable.deliverable_id, {})
+        path = self.outputs / safe_path(str(named.get("path") or deliverable.deliverable_id))
+        if not path.exists() and not named.get("path") and len(contract.required_deliverables) == 1:
+            # No path was agreed: one deliverable and one file can only mean each other.
+            files = [one for one in self.outputs.iterdir() if one.is_file()]
+            path = files[0] if len(files) == 1 else path
+        return self.inside(path)
+
+    def inside(self, path: Path) -> Path:
+        """The path, if it is a plain file inside of the slot. Raises SlotError."""
+        shown = path.relative_to(self.path)
+        if path.is_dir():
+            raise SlotError(f"{shown} is a folder: pack it into one file")
+        if not path.is_file():
+            raise SlotError(f"{shown} was not written")
+        if not path.resolve().is_relative_to(self.path.resolve()):
+            raise SlotError(f"{shown} leads out of the slot")
+        return path
+
+    def tail(self, size: int = 2000) -> str:
+        """The end of what the executor wrote to standard error, at most ``size`` characters."""
+        try:
+            with open(self.stderr_file, "rb") as file:
+                file.seek(0, os.SEEK_END)
+                file.seek(max(0, file.tell() - 4 * size))
+                return file.read().decode("utf-8", "replace")[-size:].strip()
+        except OSError:
+            return ""
+
+    def discard(self) -> None:
+        """Remove the directory and everything in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def set_aside(self, stale: Path) -> Path:
+        """Keep the directory elsewhere: a result that nobody accepted, for audit."""
+        stale.mkdir(mode=0o700, parents=True, exist_ok=True)
+        target = stale / self.path.name
+        shutil.rmtree(target, ignore_errors=True)
+        if self.path.exists():
+            shutil.move(self.path, target)
+        return target
