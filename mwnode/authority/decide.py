@@ -16,8 +16,11 @@ from msgspec import UNSET
 from mwnode.authority import (
     artifacts,
     cooperation,
+    coordination,
     delegation,
+    endings,
     execution,
+    founding,
     leases,
     lineage,
     membership,
@@ -25,6 +28,7 @@ from mwnode.authority import (
     mission,
     offers,
     organization,
+    packages,
     results,
     work_item,
 )
@@ -49,6 +53,7 @@ from mwnode.authority.view import View
 from mwnode.protocol.documents import GENESIS_COMMAND_KINDS, Command, PinnedProfile
 from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.identifiers import CORE_EXTENSION, OFFLINE_EXTENSION
+from mwnode.protocol.instants import Instant
 from mwnode.trust.verification import Failure
 
 Decider = Callable[[Case], None]
@@ -56,14 +61,18 @@ Decider = Callable[[Case], None]
 _MODULES = (
     artifacts,
     cooperation,
+    coordination,
     delegation,
+    endings,
     execution,
+    founding,
     lineage,
     membership,
     messages,
     mission,
     offers,
     organization,
+    packages,
     results,
     work_item,
 )
@@ -87,17 +96,19 @@ def decide(view: View, request: Request, context: Context) -> Decision | Rejecti
     return case.decision()
 
 
-def decide_due(view: View, table_code: int, key: str, context: Context) -> Decision | None:
+def decide_due(view: View, table_code: int, key: str, context: Context) -> Decision | Instant | None:
     """Decide what the authority's timer found due: a lease that ran out, a Membership without obligations.
 
-    ``None`` when nothing is to be recorded; the caller drops the due entry then.
+    An ``Instant`` says when to look again: policy, which no row knows, sets it. ``None`` when nothing is to be
+    recorded; the caller drops the due entry then.
     """
     case = Case(view, context, None)
+    again: Instant | None = None
     if table_code == LEASES.code:
         leases.expire(case, key)
     elif table_code == MEMBERSHIPS.code:
-        membership.end_idle(case, key)
-    return case.decision() if case.facts else None
+        again = membership.end_idle(case, key)
+    return case.decision() if case.facts else again
 
 
 def _admit(case: Case) -> None:

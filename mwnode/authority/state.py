@@ -205,6 +205,8 @@ class AgentRow(Row):
     session_epoch: int = 0
     queued: int = 0
     active: int = 0
+    active_ids: tuple[str, ...] = ()
+    """The active WorkItems that the Agent owns, in all Groups, sorted."""
 
 
 class PrincipalRow(Row):
@@ -217,7 +219,7 @@ class PrincipalRow(Row):
 class KeyRow(Row):
     binding: Binding
     revision: int
-    """Registry revision that the newest statement about the key belongs to."""
+    """Number of the newest statement about the key, from 1."""
 
 
 class ProfileRow(Row):
@@ -279,6 +281,7 @@ MEMBERSHIPS = Table(
     MembershipRow,
     lambda row: membership_key(row.membership.group_id, row.membership.member),
     lambda row: row.membership.group_id,
+    lambda row: row.idle_since,
 )
 CONVERSATIONS = Table(
     "conversations",
