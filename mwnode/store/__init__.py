@@ -1,0 +1,1 @@
+"""The store: one file that holds the Group logs, what follows from them, and the Artifacts."""

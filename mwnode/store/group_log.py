@@ -1,0 +1,433 @@
+"""Group logs, receipts, Commands, admissions and policy entries: what is appended and never changed (R-4-06)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from mwnode.protocol.documents import Actor, Command, FirstAdmissionRecord, PolicyLogEntry
+from mwnode.store.errors import StoreCorrupt
+from mwnode.store.layout import (
+    COMMAND_HEAD,
+    HASH_BUCKET,
+    LOG_HEAD,
+    PLACE,
+    RECEIPT_HEAD,
+    RECORD,
+    TRIM_HEAD,
+    U32,
+    U64,
+    event_id_in,
+    next_chain,
+    receipt_key,
+    text_key,
+)
+from mwnode.store.pages import ReadPages, WritePages
+from mwnode.store.port import (
+    NO_CHAIN,
+    ORGANIZATION,
+    AuditRow,
+    EventFacts,
+    Head,
+    NewEvent,
+    Receipt,
+    StoredEvent,
+    Trim,
+)
+
+_POLICY = msgspec.json.Decoder(PolicyLogEntry)
+_ADMISSION = msgspec.json.Decoder(FirstAdmissionRecord)
+_AUDIT = msgspec.json.Decoder(AuditRow)
+_encode = msgspec.json.Encoder().encode
+
+ORGANIZATION_NUMBER: Final = 0
+_HASH_PREFIX: Final = 16
+_POSITION: Final = "position"
+
+
+class Heads:
+    """Group numbers and heads that were committed; the writer trusts them, readers use the numbers only."""
+
+    def __init__(self) -> None:
+        self.number_of: dict[str, int] = {ORGANIZATION: ORGANIZATION_NUMBER}
+        self.name_of: dict[int, str] = {ORGANIZATION_NUMBER: ORGANIZATION}
+        self.heads: dict[int, Head | None] = {}
+
+
+def encode_log_record(event: NewEvent, chain: bytes, position: int) -> bytes:
+    """The record of a new Event."""
+    occurred = event.occurred_at.encode()
+    accepted = b"" if event.accepted_at == event.occurred_at else event.accepted_at.encode()
+    head = LOG_HEAD.pack(
+        RECORD, position, event.command_number or 0, chain, event.signing_hash, len(occurred), len(accepted)
+    )
+    return b"".join((head, occurred, accepted, event.event))
+
+
+def decode_log_record(sequence: int, value: bytes) -> tuple[StoredEvent, str, EventFacts]:
+    """The Event, when it occurred, and what else the log keeps. StoreCorrupt for a record that is none."""
+    try:
+        version, position, number, chain, signing_hash, occurred_size, accepted_size = LOG_HEAD.unpack_from(value)
+        start = LOG_HEAD.size + occurred_size
+        occurred = value[LOG_HEAD.size : start].decode()
+        accepted = value[start : start + accepted_size].decode() if accepted_size else occurred
+        event = value[start + accepted_size :]
+        stored = StoredEvent(sequence, event_id_in(event), event, signing_hash, chain)
+    except (ValueError, struct.error) as error:
+        raise StoreCorrupt(
+            f"log record {sequence} cannot be read; run 'mwnode verify'", f"sequence {sequence}"
+        ) from error
+    if version != RECORD:
+        raise StoreCorrupt(f"log record {sequence} has version {version}", f"sequence {sequence}")
+    return stored, occurred, EventFacts(accepted, number or None, position)
+
+
+def encode_command_record(signing_hash: bytes, command: bytes, accepted_at: str) -> bytes:
+    """The record of an accepted Command."""
+    accepted = accepted_at.encode()
+    return b"".join((COMMAND_HEAD.pack(RECORD, signing_hash, len(accepted)), accepted, command))
+
+
+def decode_command_record(number: int, value: bytes) -> tuple[bytes, str, bytes]:
+    """Signing hash, acceptance time and bytes of an accepted Command."""
+    try:
+        _, signing_hash, size = COMMAND_HEAD.unpack_from(value)
+        accepted = value[COMMAND_HEAD.size : COMMAND_HEAD.size + size].decode()
+    except (ValueError, struct.error) as error:
+        raise StoreCorrupt(f"the record of Command {number} cannot be read", f"command {number}") from error
+    return signing_hash, accepted, value[COMMAND_HEAD.size + size :]
+
+
+def admission_id(signing_hash: bytes) -> str:
+    """The record ID of a Command's or Event's admission: one per signing hash (R-6.4-52)."""
+    return f"urn:mwnode:admission:{signing_hash.hex()}"
+
+
+class LogReading:
+    """The append-only half of a read transaction."""
+
+    pages: ReadPages
+    shared: Heads
+    organization_id: str
+    authority: Actor | None
+
+    # --- Group numbers ---
+
+    def group_number(self, group_id: str) -> int | None:
+        """The number that stands for a Group in keys."""
+        number = self.shared.number_of.get(group_id)
+        if number is None:
+            value = self.pages.get("groups", text_key(group_id))
+            if value is None:
+                return None
+            number = U32.unpack(value)[0]
+            self.shared.number_of[group_id] = number
+            self.shared.name_of[number] = group_id
+        return number
+
+    def group_name(self, number: int) -> str:
+        """The Group of a number."""
+        name = self.shared.name_of.get(number)
+        if name is None:
+            value = self.pages.get("group_names", U32.pack(number))
+            if value is None:
+                raise StoreCorrupt(f"Group number {number} has no name", f"group_names {number}")
+            name = value.decode()
+            self.shared.name_of[number] = name
+            self.shared.number_of[name] = number
+        return name
+
+    def groups(self) -> list[str]:
+        return [value.decode() for _, value in self.pages.scan("group_names", b"")]
+
+    # --- Events ---
+
+    def _head(self, number: int) -> Head | None:
+        found = self.pages.last("log", PLACE.pack(number, 0), PLACE.pack(number + 1, 0))
+        if found is not None:
+            sequence = PLACE.unpack(found[0])[1]
+            stored, occurred, _ = decode_log_record(sequence, found[1])
+            return Head(sequence, stored.chain, occurred)
+        trim = self._trim(number)
+        return None if trim is None else Head(trim.through, trim.chain, trim.last_occurred_at)
+
+    def head_record(self, group_id: str) -> Head | None:
+        number = self.group_number(group_id)
+        return None if number is None else self._head(number)
+
+    def head(self, group_id: str) -> int:
+        record = self.head_record(group_id)
+        return 0 if record is None else record.sequence
+
+    def last_occurred_at(self, group_id: str) -> str | None:
+        record = self.head_record(group_id)
+        return None if record is None else record.last_occurred_at
+
+    def events(self, group_id: str, after: int, limit: int) -> list[StoredEvent]:
+        number = self.group_number(group_id)
+        if number is None or limit <= 0:
+            return []
+        found = self.pages.scan("log", PLACE.pack(number, max(after, 0) + 1), PLACE.pack(number + 1, 0))
+        return [decode_log_record(PLACE.unpack(key)[1], value)[0] for key, value in islice(found, limit)]
+
+    def organization_events(self, after: int, limit: int) -> list[StoredEvent]:
+        return self.events(ORGANIZATION, after, limit)
+
+    def _record(self, group_id: str, sequence: int) -> tuple[StoredEvent, str, EventFacts] | None:
+        number = self.group_number(group_id)
+        value = None if number is None or sequence < 1 else self.pages.get("log", PLACE.pack(number, sequence))
+        return None if value is None else decode_log_record(sequence, value)
+
+    def event(self, group_id: str, sequence: int) -> StoredEvent | None:
+        found = self._record(group_id, sequence)
+        return None if found is None else found[0]
+
+    def event_facts(self, group_id: str, sequence: int) -> EventFacts | None:
+        found = self._record(group_id, sequence)
+        return None if found is None else found[2]
+
+    def event_place(self, event_id: str) -> tuple[str, int] | None:
+        """In which log an Event lies, and where."""
+        value = self.pages.get("event_ids", text_key(event_id))
+        if value is None:
+            return None
+        number, sequence = PLACE.unpack(value)
+        return self.group_name(number), sequence
+
+    def event_by_id(self, event_id: str) -> StoredEvent | None:
+        place = self.event_place(event_id)
+        return None if place is None else self.event(*place)
+
+    def event_ids(self, group_id: str, after: int, through: int) -> list[str]:
+        return [stored.event_id for stored in self.events(group_id, after, through - max(after, 0))]
+
+    def _trim(self, number: int) -> Trim | None:
+        value = self.pages.get("trims", U32.pack(number))
+        if value is None:
+            return None
+        _, through, chain, snapshot, size = TRIM_HEAD.unpack_from(value)
+        time = value[TRIM_HEAD.size : TRIM_HEAD.size + size].decode()
+        return Trim(through, chain, time, f"sha256:{snapshot.hex()}")
+
+    def trimmed(self, group_id: str) -> Trim | None:
+        number = self.group_number(group_id)
+        return None if number is None else self._trim(number)
+
+    # --- Commands and admissions ---
+
+    def receipt(self, actor_id: str, action_id: str) -> Receipt | None:
+        value = self._receipt_record(receipt_key(actor_id, action_id))
+        return None if value is None else self._receipt(value)
+
+    def _receipt_record(self, key: bytes) -> bytes | None:
+        return self.pages.get("receipts", key)
+
+    def _receipt(self, value: bytes) -> Receipt:
+        _, signing_hash, number, count = RECEIPT_HEAD.unpack_from(value)
+        end = RECEIPT_HEAD.size + count * PLACE.size
+        places = PLACE.iter_unpack(value[RECEIPT_HEAD.size : end])
+        events = tuple((self.group_name(group), sequence) for group, sequence in places)
+        return Receipt(signing_hash, events, value[end:] or None, number)
+
+    def accepted(self, actor_id: str, action_id: str) -> bool:
+        return self._receipt_record(receipt_key(actor_id, action_id)) is not None
+
+    def command_number(self, signing_hash: bytes) -> int | None:
+        """Number of the accepted Command of that signing hash; one seek for each bucket of the index."""
+        newest = self.pages.last("commands", b"")
+        if newest is None:
+            return None
+        prefix = signing_hash[:_HASH_PREFIX]
+        for bucket in range(U64.unpack(newest[0])[0] // HASH_BUCKET, -1, -1):
+            value = self.pages.get("command_hashes", U32.pack(bucket) + prefix)
+            if value is None:
+                continue
+            for (number,) in U64.iter_unpack(value):
+                record = self.pages.get("commands", U64.pack(number))
+                if record is not None and decode_command_record(number, record)[0] == signing_hash:
+                    return int(number)
+        return None
+
+    def command(self, signing_hash: bytes) -> bytes | None:
+        number = self.command_number(signing_hash)
+        return None if number is None else self.command_by_number(number)
+
+    def command_by_number(self, number: int) -> bytes | None:
+        value = self.pages.get("commands", U64.pack(number))
+        return None if value is None else decode_command_record(number, value)[2]
+
+    def command_admission(self, number: int) -> FirstAdmissionRecord | None:
+        """The First-Admission Record of the Command of that number."""
+        value = self.pages.get("commands", U64.pack(number))
+        if value is None:
+            return None
+        signing_hash, accepted_at, raw = decode_command_record(number, value)
+        command = msgspec.json.decode(raw, type=Command)
+        return self._admission_record("command", signing_hash, command.signature.key_id, command.actor, accepted_at)
+
+    def _admission_record(
+        self, kind: str, signing_hash: bytes, key_id: str, principal: Actor, accepted_at: str
+    ) -> FirstAdmissionRecord:
+        if self.authority is None:
+            raise StoreCorrupt("the store does not say which service accepts documents", "meta authority")
+        return msgspec.convert(
+            {
+                "protocolVersion": "0.1",
+                "admissionRecordId": admission_id(signing_hash),
+                "organizationId": self.organization_id,
+                "documentKind": kind,
+                "signingHash": f"sha256:{signing_hash.hex()}",
+                "keyId": key_id,
+                "principal": {"type": principal.type, "id": principal.id},
+                "trustedAcceptedAt": accepted_at,
+                "acceptedBy": {"type": self.authority.type, "id": self.authority.id},
+            },
+            FirstAdmissionRecord,
+        )
+
+    def admission(self, signing_hash: bytes) -> FirstAdmissionRecord | None:
+        value = self.pages.get("admission_hashes", signing_hash)
+        if value is not None:
+            record = self.pages.get("admissions", value)
+            if record is None:
+                raise StoreCorrupt("an admission is indexed and missing", f"admission {signing_hash.hex()}")
+            return _ADMISSION.decode(record)
+        number = self.command_number(signing_hash)
+        return None if number is None else self.command_admission(number)
+
+    def policy_log(self, group_id: str | None, after: int = 0, limit: int = 1000) -> list[PolicyLogEntry]:
+        number = ORGANIZATION_NUMBER if group_id is None else self.group_number(group_id)
+        if number is None or limit <= 0:
+            return []
+        found = self.pages.scan("policy_log", PLACE.pack(number, after + 1), PLACE.pack(number + 1, 0))
+        return [_POLICY.decode(value) for _, value in islice(found, limit)]
+
+    def audit(self, after: int, limit: int) -> list[tuple[int, AuditRow]]:
+        found = self.pages.scan("audit", U64.pack(after + 1))
+        return [(U64.unpack(key)[0], _AUDIT.decode(value)) for key, value in islice(found, limit)]
+
+
+class LogWriting(LogReading):
+    """The append-only half of a write transaction."""
+
+    pages: WritePages
+    own: Heads
+    """Numbers and heads of this transaction; they join ``shared`` when it is committed."""
+    counters: dict[str, int]
+    known_receipts: dict[bytes, bytes | None]
+    """Receipt records of this batch's Commands as they were before it; ``None`` for absence."""
+
+    def prefetch_receipts(self, commands: Iterable[tuple[str, str]]) -> None:
+        """Look up the receipts of a batch's Commands, (actor ID, Action ID), in one call."""
+        keys = [receipt_key(actor_id, action_id) for actor_id, action_id in commands]
+        found = self.pages.get_many("receipts", keys)
+        self.known_receipts.update((key, found.get(key)) for key in keys)
+
+    def _receipt_record(self, key: bytes) -> bytes | None:
+        fresh = self.pages.buffers["receipts"].get(key)
+        if fresh is not None or key not in self.known_receipts:
+            return fresh or super()._receipt_record(key)
+        return self.known_receipts[key]
+
+    def group_number(self, group_id: str) -> int | None:
+        number = self.own.number_of.get(group_id)
+        return super().group_number(group_id) if number is None else number
+
+    def group_name(self, number: int) -> str:
+        name = self.own.name_of.get(number)
+        return super().group_name(number) if name is None else name
+
+    def number_for(self, group_id: str) -> int:
+        """The Group's number, made when it has none."""
+        number = self.group_number(group_id)
+        if number is None:
+            number = self._next("group_names", U32)
+            self.pages.put("groups", text_key(group_id), U32.pack(number))
+            self.pages.put("group_names", U32.pack(number), group_id.encode())
+            self.own.number_of[group_id] = number
+            self.own.name_of[number] = group_id
+        return number
+
+    def _head(self, number: int) -> Head | None:
+        if number in self.own.heads:
+            return self.own.heads[number]
+        if number in self.shared.heads:
+            return self.shared.heads[number]
+        head = super()._head(number)
+        self.own.heads[number] = head
+        return head
+
+    def _next(self, db: str, width: struct.Struct) -> int:
+        """The next number of a database that counts from 1."""
+        number = self.counters.get(db)
+        if number is None:
+            newest = self.pages.last(db, b"")
+            number = 0 if newest is None else int(width.unpack(newest[0])[0])
+        self.counters[db] = number + 1
+        return number + 1
+
+    def _next_position(self) -> int:
+        position = self.counters.get(_POSITION)
+        if position is None:
+            value = self.pages.get("meta", _POSITION.encode())
+            position = 0 if value is None else int(U64.unpack(value)[0])
+        self.counters[_POSITION] = position + 1
+        self.pages.put("meta", _POSITION.encode(), U64.pack(position + 1))
+        return position + 1
+
+    def append_event(self, event: NewEvent) -> StoredEvent:
+        number = self.number_for(event.group_id)
+        head = self._head(number)
+        sequence, chain = (1, NO_CHAIN) if head is None else (head.sequence + 1, head.chain)
+        chain = next_chain(chain, event.signing_hash)
+        place = PLACE.pack(number, sequence)
+        self.pages.put("log", place, encode_log_record(event, chain, self._next_position()))
+        self.pages.put("event_ids", text_key(event.event_id), place)
+        self.own.heads[number] = Head(sequence, chain, event.occurred_at)
+        return StoredEvent(sequence, event.event_id, event.event, event.signing_hash, chain)
+
+    def put_command(self, signing_hash: bytes, command: bytes, accepted_at: str) -> int:
+        number = self._next("commands", U64)
+        key = U64.pack(number)
+        self.pages.put("commands", key, encode_command_record(signing_hash, command, accepted_at))
+        bucket = U32.pack(number // HASH_BUCKET) + signing_hash[:_HASH_PREFIX]
+        before = self.pages.buffers["command_hashes"].get(bucket) or b""
+        self.pages.put("command_hashes", bucket, before + key)
+        return number
+
+    def put_receipt(self, actor_id: str, action_id: str, receipt: Receipt) -> None:
+        key = receipt_key(actor_id, action_id)
+        if self._receipt_record(key) is not None:
+            raise StoreCorrupt(f"Action ID {action_id} of {actor_id} is bound already", f"receipt {action_id}")
+        places = b"".join([PLACE.pack(self.number_for(group), sequence) for group, sequence in receipt.events])
+        head = RECEIPT_HEAD.pack(RECORD, receipt.signing_hash, receipt.command_number, len(receipt.events))
+        self.pages.put("receipts", key, b"".join((head, places, receipt.record or b"")))
+
+    def put_admission(self, record: FirstAdmissionRecord) -> FirstAdmissionRecord:
+        signing_hash = bytes.fromhex(record.signing_hash.removeprefix("sha256:"))
+        standing = self.admission(signing_hash)
+        if standing is not None:
+            return standing
+        key = U64.pack(self._next("admissions", U64))
+        self.pages.put("admissions", key, _encode(record))
+        self.pages.put("admission_hashes", signing_hash, key)
+        return record
+
+    def put_policy(self, group_id: str | None, entry: PolicyLogEntry) -> None:
+        number = ORGANIZATION_NUMBER if group_id is None else self.number_for(group_id)
+        name = f"policy_log {number}"
+        count = self.counters.get(name)
+        if count is None:
+            newest = self.pages.last("policy_log", PLACE.pack(number, 0), PLACE.pack(number + 1, 0))
+            count = 0 if newest is None else int(PLACE.unpack(newest[0])[1])
+        self.counters[name] = count + 1
+        self.pages.put("policy_log", PLACE.pack(number, count + 1), _encode(entry))
+
+    def put_audit(self, row: AuditRow) -> int:
+        number = self._next("audit", U64)
+        self.pages.put("audit", U64.pack(number), _encode(row))
+        return number

@@ -1,0 +1,356 @@
+"""The LMDB file: opened once, grown when full, its errors turned into ours.
+
+Growing replaces the memory map, which readers must not be using: they pass a gate that the grower closes for a moment.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import lmdb
+
+from mwnode.store import ownership
+from mwnode.store.errors import (
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreMissing,
+    StoreReadOnly,
+    StoreTooNew,
+    StoreUnavailable,
+)
+from mwnode.store.layout import DATABASES, FORMAT
+
+T = TypeVar("T")
+
+MAP_BYTES_FIRST: Final = 256 * 1024**2
+MAP_BYTES_MAX: Final = 1024**4
+READERS_MAX: Final = 1024
+SPARE_TRANSACTIONS: Final = 16
+GROW_WAIT_SECONDS: Final = 10.0
+"""How long growing waits for readers before the batch is refused; it is tried again with the next one."""
+SPARE_SHARE: Final = 8
+"""The map is doubled ahead of need when less than one such part of it is free."""
+
+_log = logging.getLogger("mwnode.store")
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_READ_ONLY = frozenset({errno.EACCES, errno.EROFS, errno.EPERM})
+
+
+def translated(error: lmdb.Error, path: Path) -> StoreError:
+    """Our error for one of LMDB's; the text says what to do."""
+    code = getattr(error, "code", 0)
+    if isinstance(error, lmdb.MapFullError):
+        return StoreFull(f"{path} has reached its ceiling (map_bytes); raise it or archive and trim Groups")
+    if isinstance(error, lmdb.DiskError) or code in _FULL:
+        return StoreFull(f"no room left for {path}: free some space, the node goes on by itself")
+    if isinstance(error, lmdb.ReadonlyError) or code in _READ_ONLY:
+        return StoreReadOnly(f"{path} cannot be written: {error}")
+    if isinstance(error, (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.VersionMismatchError)):
+        return StoreCorrupt(
+            f"{path} is damaged ({error}); restore a backup and compare with 'mwnode verify'", str(path)
+        )
+    return StoreUnavailable(f"{path} could not be used: {error}")
+
+
+class MappedFile:
+    """One open file. ``open`` is the only way to make one."""
+
+    def __init__(
+        self, path: Path, *, durable: bool, map_bytes_max: int, free_bytes_reserve: int, read_only: bool
+    ) -> None:
+        self.path = path
+        self.durable = durable
+        self.read_only = read_only
+        self.map_bytes_max = map_bytes_max
+        self.free_bytes_reserve = free_bytes_reserve
+        self.file_system = ownership.file_system(path.parent if not path.exists() else path)
+        self.writer = threading.RLock()
+        """Held around every write transaction; LMDB wants begin and commit on one thread."""
+        self._gate = threading.Condition()
+        self._readers = 0
+        self._growing = False
+        self._owner: ownership.OwnerLock | None = None
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        durable: bool = True,
+        map_bytes_max: int = MAP_BYTES_MAX,
+        free_bytes_reserve: int = 0,
+        read_only: bool = False,
+    ) -> MappedFile:
+        """Open or make the file.
+
+        ``durable=False`` leaves out the fsync: for tests only. ``map_bytes_max`` is the ceiling of the file in bytes;
+        below ``free_bytes_reserve`` bytes of free disk every write is refused. Readers in other processes use
+        ``read_only``. Raises StoreBusy, StoreTooNew, StoreMissing, StoreReadOnly, StoreCorrupt, StoreUnavailable.
+        """
+        self = cls(
+            path,
+            durable=durable,
+            map_bytes_max=map_bytes_max,
+            free_bytes_reserve=free_bytes_reserve,
+            read_only=read_only,
+        )
+        if self.file_system in ownership.REMOTE_FILE_SYSTEMS:
+            raise StoreUnavailable(
+                f"{path} lies on a network file system ({self.file_system}), where memory maps and locks are not "
+                "reliable; put HOME on a local disk"
+            )
+        if self.file_system in ownership.DOUBTFUL_FILE_SYSTEMS or self.file_system.startswith("fuse"):
+            _log.warning("%s lies on %s: keep it on a local disk where you can", path, self.file_system)
+        if read_only and not path.exists():
+            raise StoreMissing(f"there is no store at {path}; 'mwnode init' makes one")
+        if not read_only:
+            self._owner = ownership.OwnerLock(path)
+        try:
+            self._map()
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _map(self) -> None:
+        size = self.path.stat().st_size if self.path.exists() else 0
+        wanted = MAP_BYTES_FIRST
+        while wanted < size * 2 and wanted < self.map_bytes_max:
+            wanted *= 2
+        writable_directory = os.access(self.path.parent, os.W_OK)
+        try:
+            self.lmdb = lmdb.open(
+                str(self.path),
+                map_size=max(min(wanted, self.map_bytes_max), size),
+                subdir=False,
+                readonly=self.read_only,
+                sync=self.durable,
+                metasync=self.durable,
+                # A read-only medium has no lock file and no writer either.
+                lock=not self.read_only or writable_directory,
+                mode=0o600,
+                readahead=False,
+                meminit=False,
+                max_readers=READERS_MAX,
+                max_dbs=len(DATABASES) + 8,
+                max_spare_txns=SPARE_TRANSACTIONS,
+            )
+        except lmdb.Error as error:
+            raise translated(error, self.path) from error
+
+    def _prepare(self) -> None:
+        """Open the named databases; check the format or set it in a new file."""
+        try:
+            known = self._format()
+            if known is not None and known > FORMAT:
+                raise StoreTooNew(str(self.path), known, FORMAT)
+            if known is None and self.read_only:
+                raise StoreCorrupt(f"{self.path} is no store of mwnode", str(self.path))
+            create = not self.read_only
+            with self.lmdb.begin(write=create) as txn:
+                self.dbs = {
+                    name: self.lmdb.open_db(name.encode(), txn=txn, create=create)
+                    for name in DATABASES
+                    if create or self._has(txn, name)
+                }
+                if known is None:
+                    txn.put(b"format", b"%d" % FORMAT, db=self.dbs["meta"])
+        except lmdb.Error as error:
+            raise translated(error, self.path) from error
+
+    def _has(self, txn: lmdb.Transaction[bytes], name: str) -> bool:
+        return txn.get(name.encode()) is not None
+
+    def _format(self) -> int | None:
+        with self.lmdb.begin() as txn:
+            if not self._has(txn, "meta"):
+                return None
+            meta = self.lmdb.open_db(b"meta", txn=txn, create=False)
+            value = txn.get(b"format", db=meta)
+            return int(value) if value else None
+
+    def set_holder(self, url: str | None) -> None:
+        """Say where this owner listens, for a second opener's error."""
+        if self._owner is not None:
+            self._owner.set_url(url)
+
+    # --- transactions ---
+
+    @contextmanager
+    def reading(self) -> Iterator[lmdb.Transaction[bytes]]:
+        """A read transaction, closed at the end whatever happens."""
+        self.enter_reader()
+        try:
+            txn = self.begin_read()
+            try:
+                yield txn
+            finally:
+                txn.abort()
+        finally:
+            self.leave_reader()
+
+    def enter_reader(self) -> None:
+        """Pass the gate; ``leave_reader`` must follow."""
+        with self._gate:
+            while self._growing:
+                self._gate.wait()
+            if self._closed:
+                raise StoreUnavailable(f"{self.path} is closed")
+            self._readers += 1
+
+    def leave_reader(self) -> None:
+        with self._gate:
+            self._readers -= 1
+            if not self._readers:
+                self._gate.notify_all()
+
+    def begin_read(self) -> lmdb.Transaction[bytes]:
+        """Begin reading; the caller has passed the gate."""
+        try:
+            return self.lmdb.begin()
+        except lmdb.ReadersFullError:
+            self.lmdb.reader_check()
+            return self._begin_again()
+        except lmdb.Error as error:
+            raise translated(error, self.path) from error
+
+    def _begin_again(self) -> lmdb.Transaction[bytes]:
+        try:
+            return self.lmdb.begin()
+        except lmdb.Error as error:
+            raise translated(error, self.path) from error
+
+    def adopt_growth(self) -> None:
+        """Take over a map that the owner, another process, has grown (read-only openers)."""
+        self._replace_map(0)
+
+    def writing(self, change: Callable[[lmdb.Transaction[bytes]], T]) -> T:
+        """Run ``change`` in one write transaction and commit it durably; grow and run it again when the map is full.
+
+        Raises StoreFull, StoreReadOnly, StoreUnavailable, StoreCorrupt: nothing was kept. Other exceptions of
+        ``change`` pass through, and nothing was kept either.
+        """
+        if self.read_only:
+            raise StoreReadOnly(f"{self.path} was opened for reading only")
+        with self.writer:
+            if self._closed:
+                raise StoreUnavailable(f"{self.path} is closed")
+            self._keep_reserve()
+            self._grow_ahead()
+            while True:
+                try:
+                    return self._attempt(change)
+                except lmdb.MapFullError:
+                    self.grow()
+                except lmdb.PanicError:
+                    _log.error("%s: a write to the file's root failed; opening it anew", self.path)
+                    self._reopen()
+                    raise StoreUnavailable(f"{self.path} had to be opened anew; send it again") from None
+                except lmdb.Error as error:
+                    raise translated(error, self.path) from error
+
+    def _attempt(self, change: Callable[[lmdb.Transaction[bytes]], T]) -> T:
+        txn = self.lmdb.begin(write=True)
+        try:
+            result = change(txn)
+            txn.commit()
+            return result
+        finally:
+            # After commit this does nothing. A write transaction left open would block the file for ever.
+            txn.abort()
+
+    # --- room ---
+
+    def used_bytes(self) -> int:
+        """Bytes of the file in use or waiting to be used again."""
+        return (int(self.lmdb.info()["last_pgno"]) + 1) * int(self.lmdb.stat()["psize"])
+
+    def map_bytes(self) -> int:
+        """Present size of the memory map in bytes."""
+        return int(self.lmdb.info()["map_size"])
+
+    def free_bytes(self) -> int:
+        """Free bytes of the disk that holds the file."""
+        disk = os.statvfs(self.path)
+        return disk.f_bavail * disk.f_frsize
+
+    def _keep_reserve(self) -> None:
+        if not self.free_bytes_reserve:
+            return
+        disk = os.statvfs(self.path)
+        # On a very small disk the reserve shrinks with it.
+        reserve = min(self.free_bytes_reserve, disk.f_blocks * disk.f_frsize // 16)
+        if disk.f_bavail * disk.f_frsize < reserve:
+            raise StoreFull(
+                f"less than {reserve} bytes are free on the disk of {self.path}; free some, the node goes on by itself"
+            )
+
+    def _grow_ahead(self) -> None:
+        """Double the map before it is full, when that costs no waiting."""
+        size = self.map_bytes()
+        if size < self.map_bytes_max and size - self.used_bytes() < size // SPARE_SHARE:
+            with self._gate:
+                idle = not self._readers
+            if idle:
+                self.grow()
+
+    def grow(self, at_least: int = 0) -> None:
+        """Double the map, or more, up to the ceiling. Raises StoreFull there, StoreUnavailable when readers stay."""
+        size = self.map_bytes()
+        if size >= self.map_bytes_max:
+            raise StoreFull(f"{self.path} has reached its ceiling of {size} bytes (map_bytes); raise it or trim Groups")
+        self._replace_map(min(max(size * 2, at_least), self.map_bytes_max))
+
+    def _replace_map(self, size: int) -> None:
+        deadline = time.monotonic() + GROW_WAIT_SECONDS
+        with self._gate:
+            self._growing = True
+            try:
+                while self._readers:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not self._gate.wait(left):
+                        raise StoreUnavailable(f"{self.path} must grow while it is being read; try again")
+                self.lmdb.set_mapsize(size)
+            except lmdb.Error as error:
+                raise translated(error, self.path) from error
+            finally:
+                self._growing = False
+                self._gate.notify_all()
+
+    def _reopen(self) -> None:
+        with self._gate:
+            self._growing = True
+            try:
+                while self._readers:
+                    self._gate.wait()
+                self.lmdb.close()
+                self._map()
+                self._prepare()
+            finally:
+                self._growing = False
+                self._gate.notify_all()
+
+    def close(self) -> None:
+        """Give the file back. Waits for readers. Idempotent."""
+        with self.writer:
+            with self._gate:
+                if not self._closed:
+                    self._closed = True
+                    while self._readers:
+                        self._gate.wait()
+                    if hasattr(self, "lmdb"):
+                        self.lmdb.close()
+            if self._owner is not None:
+                self._owner.release()
+                self._owner = None

@@ -1,0 +1,108 @@
+"""Who may write the file: one process at a time, held by a lock of our own beside it (``<file>.owner``).
+
+LMDB itself lets two processes interleave; a node must not, because it remembers heads and rows between commits.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from mwnode.store.errors import StoreBusy, StoreReadOnly
+
+SUFFIX: Final = ".owner"
+
+REMOTE_FILE_SYSTEMS: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs"}
+)
+"""No coherent memory maps or locks between machines: refused."""
+DOUBTFUL_FILE_SYSTEMS: Final = frozenset({"9p", "virtiofs", "overlay"})
+"""Usable by one machine, with locks or maps that may surprise: reported."""
+
+
+class Holder(Struct, frozen=True):
+    """What the owner's lock file says."""
+
+    pid: int
+    url: str | None = None
+
+
+class OwnerLock:
+    """The lock, held from construction to ``release``. Raises StoreBusy at once when somebody else holds it."""
+
+    def __init__(self, store: Path) -> None:
+        self.path = store.with_name(store.name + SUFFIX)
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreReadOnly(
+                f"cannot write {self.path}: {error.strerror}; check the owner and mode of its directory"
+            ) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            found = holder(store)
+            raise StoreBusy(str(store), found.pid if found else None, found.url if found else None) from None
+        self._write(Holder(os.getpid()))
+
+    def set_url(self, url: str | None) -> None:
+        """Say where the owner listens, for whoever finds the lock taken."""
+        self._write(Holder(os.getpid(), url))
+
+    def _write(self, who: Holder) -> None:
+        content = msgspec.json.encode(who) + b"\n"
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, content, 0)
+
+    def release(self) -> None:
+        """Give the file free. Idempotent."""
+        if self._file >= 0:
+            os.ftruncate(self._file, 0)
+            os.close(self._file)
+            self._file = -1
+
+
+def holder(store: Path) -> Holder | None:
+    """Who holds the file now, as far as its lock file says; ``None`` when nobody does or it cannot be told."""
+    try:
+        return msgspec.json.decode(store.with_name(store.name + SUFFIX).read_bytes(), type=Holder)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def held(store: Path) -> bool:
+    """Whether any process holds the lock now."""
+    try:
+        file = os.open(store.with_name(store.name + SUFFIX), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system that holds ``path``, or ``""`` where the system does not tell."""
+    best, kind = -1, ""
+    real = os.path.realpath(path)
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        mount = left.split(" ")[4].encode().decode("unicode_escape")
+        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= best:
+            best, kind = len(mount), right.split(" ", 1)[0]
+    return kind

@@ -1,0 +1,140 @@
+"""Keys and values inside one transaction: reads, and buffered writes that reach LMDB in a few large calls.
+
+Every single call of LMDB gives the interpreter lock away and must win it back from busy threads; so writes gather in
+dictionaries and go in sorted runs, one call for each database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from lmdb import Transaction
+
+from mwnode.store.errors import StoreCorrupt
+
+APPENDED: Final = frozenset({"commands", "admissions", "audit", "group_names"})
+"""Databases whose new keys are always higher than all before: appending fills pages to the brim."""
+
+
+class ReadPages:
+    """Reads of one transaction."""
+
+    def __init__(self, txn: Transaction[bytes], dbs: dict[str, Any]) -> None:
+        self.txn = txn
+        self.dbs = dbs
+
+    def get(self, db: str, key: bytes) -> bytes | None:
+        """The value of a key."""
+        handle = self.dbs.get(db)
+        return None if handle is None else self.txn.get(key, db=handle)
+
+    def get_many(self, db: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """The values of those keys that exist."""
+        handle = self.dbs.get(db)
+        if handle is None:
+            return {}
+        with self.txn.cursor(handle) as cursor:
+            return dict(cursor.getmulti(sorted(keys)))
+
+    def scan(self, db: str, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with ``start <= key < stop`` in order."""
+        handle = self.dbs.get(db)
+        if handle is None:
+            return
+        with self.txn.cursor(handle) as cursor:
+            if not cursor.set_range(start):
+                return
+            for key, value in cursor.iternext():
+                if stop is not None and key >= stop:
+                    return
+                yield key, value
+
+    def last(self, db: str, start: bytes, stop: bytes | None = None) -> tuple[bytes, bytes] | None:
+        """The entry with the highest key in ``start <= key < stop``."""
+        handle = self.dbs.get(db)
+        if handle is None:
+            return None
+        with self.txn.cursor(handle) as cursor:
+            found = cursor.last() if stop is None or not cursor.set_range(stop) else cursor.prev()
+            if not found:
+                return None
+            key, value = cursor.item()
+            return (key, value) if key >= start else None
+
+    def count(self, db: str) -> int:
+        """Number of entries."""
+        handle = self.dbs.get(db)
+        return 0 if handle is None else int(self.txn.stat(handle)["entries"])
+
+
+class WritePages(ReadPages):
+    """Reads and buffered writes of one transaction; reads see the buffered writes."""
+
+    def __init__(self, txn: Transaction[bytes], dbs: dict[str, Any]) -> None:
+        super().__init__(txn, dbs)
+        self.buffers: dict[str, dict[bytes, bytes | None]] = {name: {} for name in dbs}
+
+    def put(self, db: str, key: bytes, value: bytes) -> None:
+        """Set a key."""
+        self.buffers[db][key] = value
+
+    def delete(self, db: str, key: bytes) -> None:
+        """Remove a key, if it is there."""
+        self.buffers[db][key] = None
+
+    def get(self, db: str, key: bytes) -> bytes | None:
+        buffer = self.buffers[db]
+        if key in buffer:
+            return buffer[key]
+        return self.txn.get(key, db=self.dbs[db])
+
+    def get_many(self, db: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        buffer = self.buffers[db]
+        wanted = list(keys)
+        found = super().get_many(db, (key for key in wanted if key not in buffer))
+        for key in wanted:
+            value = buffer.get(key)
+            if value is not None:
+                found[key] = value
+        return found
+
+    def scan(self, db: str, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        self.flush(db)
+        return super().scan(db, start, stop)
+
+    def last(self, db: str, start: bytes, stop: bytes | None = None) -> tuple[bytes, bytes] | None:
+        self.flush(db)
+        return super().last(db, start, stop)
+
+    def count(self, db: str) -> int:
+        self.flush(db)
+        return super().count(db)
+
+    def flush(self, db: str) -> None:
+        """Hand one database's buffered writes to LMDB."""
+        buffer = self.buffers[db]
+        if not buffer:
+            return
+        self.buffers[db] = {}
+        handle = self.dbs[db]
+        puts: list[tuple[bytes, bytes]] = []
+        for key, value in sorted(buffer.items()):
+            if value is None:
+                self.txn.delete(key, db=handle)
+            else:
+                puts.append((key, value))
+        if not puts:
+            return
+        with self.txn.cursor(handle) as cursor:
+            if db in APPENDED:
+                _, added = cursor.putmulti(puts, append=True)
+                if added != len(puts):
+                    raise StoreCorrupt(f"{db}: a new number is not higher than all before", db)
+            else:
+                cursor.putmulti(puts)
+
+    def flush_all(self) -> None:
+        """Hand everything to LMDB, before a commit or a nested transaction."""
+        for db in self.buffers:
+            self.flush(db)
