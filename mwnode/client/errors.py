@@ -1,0 +1,26 @@
+"""What can go wrong on the way to a node. What the node itself answers is a ``MissionWeaveError``."""
+
+from __future__ import annotations
+
+
+class ClientError(Exception):
+    """Root of the client's own errors; the text says what to do."""
+
+
+class Unreachable(ClientError):
+    """No connection, or none that is trusted: wrong address, node down, certificate not from the expected CA."""
+
+
+class ConnectionLost(ClientError):
+    """The client was closed, or its connection ended for good, while something waited for an answer."""
+
+
+class ChallengeRefused(ClientError):
+    """The server asked for a signature over something that is not exactly its own challenge; nothing was signed.
+
+    A key that signs Commands must never sign bytes that somebody else chose (decision A27).
+    """
+
+
+class Untrusted(ClientError):
+    """The server sent an Event whose signature does not verify against the Registry (R-17.1-09)."""
