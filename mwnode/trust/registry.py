@@ -234,7 +234,7 @@ class Registry:
             organization_id=self.organization_id,
             bindings=tuple(binding.document for binding in self._bindings.values()),
         )
-        exported: dict[str, Any] = msgspec.to_builtins(document)
+        exported: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document))
         return exported
 
     @classmethod

@@ -33,7 +33,7 @@ def is_timestamp(text: str) -> bool:
     if match is None:
         return False
     year, month, day, hour, minute, second = map(int, match.groups()[:6])
-    if not (1 <= year and 1 <= month <= 12 and 1 <= day <= calendar.monthrange(max(year, 1), month)[1]):
+    if not (year >= 1 and 1 <= month <= 12 and 1 <= day <= calendar.monthrange(max(year, 1), month)[1]):
         return False
     if hour > 23 or minute > 59 or second > 59:
         return False

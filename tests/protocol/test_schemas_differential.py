@@ -1,4 +1,4 @@
-"""Our decoders against the normative schemas: they accept and refuse alike, on every vector and on thousands of mutations."""
+"""Our decoders against the normative schemas: they judge every vector and thousands of mutations alike."""
 
 from __future__ import annotations
 
