@@ -165,7 +165,8 @@ def exhausted_dimension(view: View, account_id: str) -> str | None:
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def _checked_limits(case: Case, budget: Budget, parent_id: str | None) -> Limits:
+def check_amounts(case: Case, budget: Budget, parent_id: str | None) -> Limits:
+    """The limits, exactly; INVALID_COMMAND for an amount finer than micro-units or a currency unlike the ancestry's."""
     try:
         limits = limits_of(budget)
     except ValueError as fault:
@@ -181,7 +182,7 @@ def _checked_limits(case: Case, budget: Budget, parent_id: str | None) -> Limits
 def check_allocation(case: Case, parent_account_id: str | None, budget: Budget) -> None:
     """A new account under ``parent_account_id`` must fit there beside what is used and what other open children were
     given: BUDGET_EXCEEDED (R-12-21, R-14-05). A faulty amount or another currency: INVALID_COMMAND."""
-    limits = _checked_limits(case, budget, parent_account_id)
+    limits = check_amounts(case, budget, parent_account_id)
     _check_claim(case.view, parent_account_id, tuple(limit or 0 for limit in limits))
 
 
@@ -210,7 +211,7 @@ def check_amendment(case: Case, account_id: str, budget: Budget) -> None:
     (decision A35): BUDGET_EXCEEDED."""
     account = case.view.get(ACCOUNTS, account_id)
     assert account is not None
-    limits = _checked_limits(case, budget, account.parent_id)
+    limits = check_amounts(case, budget, account.parent_id)
     for d, limit in enumerate(limits):
         if limit is not None and limit < account.used[d] + account.reserved[d]:
             refuse(
@@ -258,6 +259,20 @@ def check_not_exhausted(view: View, account_id: str) -> None:
             "R-12-23",
             details={"dimension": spent},
         )
+
+
+def check_within(case: Case, account_id: str, budget: Budget) -> None:
+    """A budget that is only proposed: no limit above the effective one, whatever is free now: BUDGET_EXCEEDED."""
+    limits = check_amounts(case, budget, account_id)
+    for d, bound in enumerate(effective_limits(case.view, account_id)):
+        limit = limits[d]
+        if limit is not None and bound is not None and limit > bound:
+            refuse(
+                ErrorCode.BUDGET_EXCEEDED,
+                f"{NAMES[d]}: {limit} is more than the {bound} that the Mission has",
+                "R-12-21",
+                details={"dimension": NAMES[d]},
+            )
 
 
 # --- changing the ledger (evolvers only) ------------------------------------------------------------------------------

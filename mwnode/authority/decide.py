@@ -27,6 +27,7 @@ from mwnode.authority import (
     messages,
     mission,
     offers,
+    offline,
     organization,
     packages,
     results,
@@ -89,6 +90,7 @@ def decide(view: View, request: Request, context: Context) -> Decision | Rejecti
     case = Case(view, context, request)
     try:
         _admit(case)
+        offline.check_kind(case)
         DECIDERS[case.command.kind](case)
         cooperation.settle(case)
     except Refused as refused:

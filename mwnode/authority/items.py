@@ -12,7 +12,10 @@ from msgspec import UNSET, UnsetType, structs
 
 from mwnode.authority import budget
 from mwnode.authority.case import Case, refuse
+from mwnode.authority.contracts import cleanup_contract
+from mwnode.authority.delegation import bury
 from mwnode.authority.leases import closed_if_open, ended, keep
+from mwnode.authority.membership import MISSION_DUTIES
 from mwnode.authority.request import EventFact
 from mwnode.authority.state import (
     AGENTS,
@@ -286,13 +289,6 @@ def end_item(
     return fact
 
 
-def cleanup_contract(contract: WorkContract) -> WorkContract | None:
-    """The Work Contract under ``constraints.cleanup`` (decision F18). Raises msgspec.ValidationError when malformed."""
-    if contract.constraints is UNSET or contract.constraints.get("cleanup") is None:
-        return None
-    return msgspec.convert(contract.constraints["cleanup"], WorkContract)
-
-
 def _authorize_cleanup(case: Case, row: WorkItemRow) -> None:
     contract = cleanup_contract(row.item.contract)
     if contract is None:
@@ -437,19 +433,28 @@ def put(view: Overlay, before: WorkItemRow | None, after: WorkItemRow, occurred_
         if load is not None and load[1] in ("queued", "active"):
             agent = view.get(AGENTS, load[0])
             assert agent is not None, "an owner has an Agent Card"
-            view.put(AGENTS, structs.replace(agent, **{load[1]: getattr(agent, load[1]) + step}))
+            counts: dict[str, Any] = {load[1]: getattr(agent, load[1]) + step}
+            if load[1] == "active":
+                others = (known for known in agent.active_ids if known != after.item.work_item_id)
+                counts["active_ids"] = tuple(sorted((*others, after.item.work_item_id) if step > 0 else others))
+            view.put(AGENTS, structs.replace(agent, **counts))
     former, owner = old and old[0], new and new[0]
-    if former == owner:
+    if former != owner:
+        for agent_id, step in ((former, -1), (owner, 1)):
+            if agent_id is not None:
+                _owe(view, after.item.group_id, agent_id, step, occurred_at)
+
+
+def _owe(view: Overlay, group_id: str, agent_id: str, step: int, at: str) -> None:
+    """Count one WorkItem more or less that a Member owns; with its last obligation gone it is idle (R-8-12)."""
+    row = view.get(MEMBERSHIPS, membership_key(group_id, as_agent(agent_id)))
+    if row is None:
         return
-    for agent_id, step in ((former, -1), (owner, 1)):
-        if agent_id is None:
-            continue
-        member = view.get(MEMBERSHIPS, membership_key(after.item.group_id, as_agent(agent_id)))
-        if member is None:
-            continue
-        obligations = max(0, member.obligations + step)
-        idle_since = None if obligations or step > 0 else occurred_at
-        view.put(MEMBERSHIPS, structs.replace(member, obligations=obligations, idle_since=idle_since))
+    obligations = max(0, row.obligations + step)
+    idle_since = None
+    if obligations == 0 and row.membership.role not in MISSION_DUTIES and row.membership.state == "active":
+        idle_since = at
+    view.put(MEMBERSHIPS, structs.replace(row, obligations=obligations, idle_since=idle_since))
 
 
 def put_conversation(view: Overlay, conversation: Conversation) -> None:
@@ -458,8 +463,9 @@ def put_conversation(view: Overlay, conversation: Conversation) -> None:
 
 
 def fold_ended(view: Overlay, row: WorkItemRow) -> None:
-    """What the end of a WorkItem means for the ledger."""
+    """What the end of a WorkItem means elsewhere: its reservation is given back, Grants for it are dead."""
     budget.close_account(view, row.item.work_item_id)
+    bury(view, row.item.group_id, row.item.work_item_id)
 
 
 # --- documents --------------------------------------------------------------------------------------------------------

@@ -101,11 +101,8 @@ def extended(case: Case, lease: Lease, expires_at: str) -> Lease:
     return renewed(case, lease, expires_at) if parse(expires_at) > parse(lease.expires_at) else lease
 
 
-def renew(case: Case, lease: Lease, seconds: int, maximum: int, renewal_count: int | None) -> Lease:
-    """A renewal that its holder asked for (R-15.3-01, decisions F10 and F39).
-
-    ``renewal_count`` is compared where given: REVISION_CONFLICT. An end that does not move later: INVALID_COMMAND.
-    """
+def check_renewal_count(lease: Lease, renewal_count: int | None) -> None:
+    """Compare the count of renewals that the holder saw, where it states one: REVISION_CONFLICT (decision F10)."""
     if renewal_count is not None and renewal_count != lease.renewal_count:
         refuse(
             ErrorCode.REVISION_CONFLICT,
@@ -114,6 +111,14 @@ def renew(case: Case, lease: Lease, seconds: int, maximum: int, renewal_count: i
             expected_revision=renewal_count,
             current_revision=lease.renewal_count,
         )
+
+
+def renew(case: Case, lease: Lease, seconds: int, maximum: int, renewal_count: int | None) -> Lease:
+    """A renewal that its holder asked for (R-15.3-01, decisions F10 and F39).
+
+    ``renewal_count`` is compared where given: REVISION_CONFLICT. An end that does not move later: INVALID_COMMAND.
+    """
+    check_renewal_count(lease, renewal_count)
     expires_at = case.later(seconds, maximum)
     if parse(expires_at) <= parse(lease.expires_at):
         refuse(
