@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mwnode import testing
 from tests.requirements import REQUIREMENTS, Collector, load_rows
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -20,6 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not config.pluginmanager.hasplugin("mwnode"):
+        # In a checkout that is not installed, no entry point has brought the fixtures of mwnode.testing.
+        config.pluginmanager.register(testing, "mwnode")
     report = config.getoption("--requirements-report")
     # Under xdist the workers' reports all reach the controller, which has no workerinput.
     if report is not None and not hasattr(config, "workerinput"):

@@ -13,6 +13,8 @@ from mwnode.cli.exits import run
 
 FAMILIES: dict[str, tuple[str, str]] = {
     "init": ("init", "Make an Organization: keys, local CA, settings and an empty store."),
+    "serve": ("serve", "Serve HOME: the authority of its Organization."),
+    "worker": ("worker", "Any program as a Worker."),
     "agent": ("agent", "Register, show and revoke Agents."),
     "human": ("human", "Register people, who own Missions and approve them."),
     "key": ("key", "Bind, list and revoke keys."),

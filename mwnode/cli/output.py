@@ -23,6 +23,15 @@ def line(document: Any) -> None:
     click.echo(msgspec.json.encode(document).decode())
 
 
+def log_line(as_json: bool, event: str, details: Mapping[str, Any]) -> None:
+    """Tell what a lasting process does, on stderr: one line an event, JSON with --json."""
+    if as_json:
+        text = msgspec.json.encode({"event": event, **details}).decode()
+    else:
+        text = f"{event}  {'  '.join(f'{name}={value}' for name, value in details.items())}".rstrip()
+    click.echo(text, err=True)
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     """Rows in aligned columns under their heads; just the heads when there are none."""
     cells = [list(heads), *([_cell(value) for value in row] for row in rows)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from mwnode.cli.exits import Failure
 from mwnode.cli.target import Target
 from mwnode.client.http import HttpClient, segment
 from mwnode.protocol.errors import GroupNotFound
@@ -36,16 +36,18 @@ class Reach(Protocol):
 @contextmanager
 def reach(target: Target, key: SigningKey) -> Iterator[Reach]:
     """Reach the node that a command means, acting as the key's Principal."""
+    served = target.home.served() if target.url is None else None
     if target.url is not None:
         with HttpClient(target.url, key, target.ca) as client:
             yield client
-        return
-    served = target.home.served()
-    if served is not None:
+    elif served is not None:
         with HttpClient(served.http, key, served.ca) as client:
             yield client
-        return
-    raise Failure(f"no node serves {target.home.path}: start one with `mwnode serve --home {target.home.path}`")
+    else:
+        # A whole node with its gateway takes a moment to import; most commands talk to one that runs.
+        opened = importlib.import_module("mwnode.cli.embedded").embedded(target.home)
+        with opened as http, HttpClient(http, key) as client:
+            yield client
 
 
 def found(node: Reach, path: str) -> dict[str, Any] | None:

@@ -45,6 +45,14 @@ class Target:
         path = self.key_option or self.home.key_path(name)
         return load_key(path, passphrase(path))
 
+    def agent_key(self) -> SigningKey:
+        """The key of an Agent's process: --key, which has no default; UsageError without it."""
+        if self.key_option is None:
+            raise click.UsageError(
+                "an Agent acts with a key of its own: give --key FILE (`mwnode agent add` makes one)"
+            )
+        return load_key(self.key_option, passphrase(self.key_option))
+
 
 def passphrase(path: Path) -> bytes | None:
     """The passphrase of a sealed key file: from $MWNODE_PASSPHRASE_FILE, else asked for on a terminal.

@@ -95,7 +95,7 @@ class Scenario:
             *self._reach(listening, name),
             *("--exec", command),
             *("--slots", "2"),
-            *("--state", str(self.scratch / "workers" / name)),
+            *("--directory", str(self.scratch / "workers" / name)),
         )
 
     def _start_coordinator(self, processes: Processes, listening: Listening, plan: Path) -> None:
