@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import UNSET
 
 from mwnode.client.fold import WorkView
-from mwnode.protocol.documents import Artifact, Evidence, EvidenceSubject, JsonObject, Producer, ToolVersion
-from mwnode.protocol.identifiers import ANY_SCHEMA, artifact_uri, uuid7_urn
+from mwnode.protocol.documents import Artifact, Evidence, EvidenceSubject, Extension, JsonObject, Producer, ToolVersion
+from mwnode.protocol.identifiers import ANY_SCHEMA, CORE_EXTENSION, artifact_uri, uuid7_urn
 from mwnode.protocol.instants import Instant
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.trust.keys import SigningKey, sign_struct
@@ -37,8 +37,11 @@ class Papers:
     def _now(self) -> Instant:
         return self.clock.now()
 
-    def artifact(self, view: WorkView, output: Output) -> Artifact:
-        """The signed manifest of one output; its sources are the contract's inputs (R-13.1-19)."""
+    def artifact(self, view: WorkView, output: Output, same: Iterable[Output] = ()) -> Artifact:
+        """The signed manifest of one output; its sources are the contract's inputs (R-13.1-19).
+
+        ``same`` are all outputs of these very bytes: under which paths they were written is told to whoever uses them.
+        """
         owner = view.item.owner
         assert owner is not UNSET, "only an owner publishes"
         return sign_struct(
@@ -63,6 +66,17 @@ class Papers:
             model_versions=(),
             classification="internal",
             created_at=self._now().text(),
+            extensions={
+                CORE_EXTENSION: Extension(
+                    version="1.0.0",
+                    critical=False,
+                    data={
+                        "deliverables": [
+                            {"deliverableId": one.deliverable_id, "path": one.path} for one in (*same,) or (output,)
+                        ]
+                    },
+                )
+            },
         )
 
     def evidence(

@@ -148,7 +148,9 @@ class Steps:
         return None if output is None else self._publication(job, view, output)
 
     def _publication(self, job: Job, view: WorkView, output: Output) -> tuple[str, Payload]:
-        artifact = self.engine.papers.artifact(view, output)
+        outputs = job.outcome.outputs if isinstance(job.outcome, Finished) else (output,)
+        same = [one for one in outputs if one.content_hash == output.content_hash]
+        artifact = self.engine.papers.artifact(view, output, same)
         payload = ArtifactPublish(artifact=artifact, ownership_epoch=job.epoch, execution_lease_id=self._lease_id(job))
         return "artifact.publish", payload
 

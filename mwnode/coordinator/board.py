@@ -1,0 +1,175 @@
+"""What a Coordinator knows of one Mission: the fold of its Group's Events, from the first on. Pure.
+
+Nothing else is remembered: a Coordinator that starts again after a crash replays the Group and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import UNSET, Struct, field
+
+from mwnode.client.fold import WorkView, decode_payload, fold
+from mwnode.protocol.commands import Payload
+from mwnode.protocol.documents import Actor, Event, Extensions, Lease, Membership, Message, Mission
+from mwnode.protocol.events import (
+    BudgetAmended,
+    CoordinatorAssigned,
+    CoordinatorReconciled,
+    CoordinatorRenewed,
+    Fact,
+    MembershipChanged,
+    MembershipEnded,
+    MessageCommitted,
+    MissionApproved,
+    MissionCancelled,
+    MissionChangesRequested,
+    MissionCreated,
+    MissionSubmitted,
+    MissionTerminated,
+    ResultAccepted,
+    WorkAuthorized,
+    WorkBlocked,
+    WorkProposal,
+    WorkProposed,
+)
+from mwnode.protocol.identifiers import CORE_EXTENSION
+
+_MISSION_FACTS = (
+    MissionSubmitted,
+    MissionApproved,
+    MissionChangesRequested,
+    MissionCancelled,
+    MissionTerminated,
+    BudgetAmended,
+)
+
+
+class Change(Struct, frozen=True):
+    """One request for changes: the owner's words, and how many came before it."""
+
+    round: int
+    feedback: str
+    event_id: str
+
+
+class Board(Struct):
+    """One Mission. Sequences are the Group's."""
+
+    group_id: str
+    mission: Mission | None = None
+    plan_hash: str | None = None
+    revision: int = 0
+    state: str = "active"
+    coordinator_id: str | None = None
+    coordinator_epoch: int = 0
+    coordinator_lease: Lease | None = None
+    reconciled_epoch: int = 1
+    views: dict[str, WorkView] = field(default_factory=dict)
+    memberships: dict[str, Membership] = field(default_factory=dict)
+    """Memberships of Agents, by Agent ID."""
+    proposals: dict[str, WorkProposal] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    """Messages since the last request for changes; the newest thousand."""
+    message_sequences: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
+    """Event IDs worth citing: ``created``, ``authorized <id>``, ``accepted <id>``."""
+    blocked_at: dict[str, int] = field(default_factory=dict)
+    """Sequence at which each WorkItem was blocked."""
+    amended_at: int = 0
+    sequence: int = 0
+    last_event_id: str | None = None
+    submitted: tuple[str, ...] = ()
+
+    def apply(self, event: Event) -> WorkView | None:
+        """Take one Event in its place; the WorkItem it is about."""
+        if event.sequence is UNSET or event.sequence <= self.sequence:
+            return None
+        payload = decode_payload(event)
+        self.sequence, self.last_event_id = event.sequence, event.event_id
+        if payload is None:
+            return None
+        self._mission(event, payload)
+        self._people(event, payload)
+        view = fold(self.views, payload)
+        if isinstance(payload, WorkAuthorized):
+            self.facts[f"authorized {payload.work_item.work_item_id}"] = event.event_id
+        elif isinstance(payload, ResultAccepted):
+            self.facts[f"accepted {payload.work_item_id}"] = event.event_id
+        elif isinstance(payload, WorkBlocked):
+            self.blocked_at[payload.work_item_id] = self.sequence
+        elif isinstance(payload, WorkProposed):
+            self.proposals[payload.proposal.proposal_id] = payload.proposal
+        moved = getattr(payload, "mission_revision", UNSET)
+        if isinstance(moved, int):
+            self.revision = max(self.revision, moved)
+        return view
+
+    def _mission(self, event: Event, payload: Payload) -> None:
+        match payload:
+            case MissionCreated():
+                self.mission = payload.mission
+                self.plan_hash = plan_hash_of(event, payload.mission)
+                self.coordinator_id = payload.mission.coordinator.agent_id
+                self.coordinator_epoch = payload.mission.coordinator.coordinator_epoch
+                self.coordinator_lease = payload.coordinator_lease
+                self.revision, self.state = payload.revision, payload.state
+                self.facts["created"] = event.event_id
+            case CoordinatorAssigned():
+                self.coordinator_id = payload.coordinator_agent_id
+                self.coordinator_epoch = payload.coordinator_epoch
+                self.coordinator_lease = payload.coordinator_lease
+                self.revision = max(self.revision, payload.revision)
+            case CoordinatorRenewed():
+                self.coordinator_lease = payload.coordinator_lease
+            case CoordinatorReconciled():
+                self.reconciled_epoch = max(self.reconciled_epoch, payload.coordinator_epoch)
+            case MissionChangesRequested():
+                feedback = payload.approval.comments if payload.feedback is UNSET else payload.feedback
+                self.changes.append(Change(len(self.changes) + 1, feedback, event.event_id))
+            case MissionSubmitted():
+                self.submitted = payload.artifact_hashes
+            case BudgetAmended():
+                self.amended_at = self.sequence
+        if isinstance(payload, _MISSION_FACTS):
+            assert isinstance(payload, Fact), "Mission facts state revision and state"
+            self.revision, self.state = max(self.revision, payload.revision), payload.state
+
+    def _people(self, event: Event, payload: Payload) -> None:
+        stated: tuple[Membership, ...] = ()
+        if isinstance(payload, MembershipChanged | MembershipEnded):
+            stated = (payload.membership,)
+        elif isinstance(payload, MissionCreated | CoordinatorAssigned):
+            stated = payload.memberships
+        else:
+            single = getattr(payload, "membership", UNSET)
+            stated = (single,) if isinstance(single, Membership) else ()
+        for membership in stated:
+            if membership.member.type == "agent" and membership.group_id == self.group_id:
+                self.memberships[membership.member.id] = membership
+        if isinstance(payload, MessageCommitted) and payload.message.kind == "message":
+            self.messages = [*self.messages[-999:], payload.message]
+            self.message_sequences[payload.message.message_id] = self.sequence
+
+    @property
+    def owner(self) -> Actor | None:
+        return None if self.mission is None else self.mission.mission_owner
+
+
+def plan_hash_of(event: Event, mission: Mission) -> str | None:
+    """The plan that a Mission was made from: in the Event's or in the Mission's extension data (decision G1)."""
+    for extensions in (event.extensions, mission.extensions):
+        found = _plan_hash(extensions)
+        if found is not None:
+            return found
+    return None
+
+
+def _plan_hash(extensions: Extensions | msgspec.UnsetType) -> str | None:
+    if extensions is UNSET or CORE_EXTENSION not in extensions:
+        return None
+    data = extensions[CORE_EXTENSION].data
+    value = data.get("planHash") if isinstance(data, Mapping) else None
+    return value if isinstance(value, str) else None

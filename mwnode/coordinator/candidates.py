@@ -1,0 +1,91 @@
+"""Who is offered a WorkItem: eligible Agents, best first, and the basis of the choice on record (R-10.3-11). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import UNSET, Struct
+
+from mwnode.client.fold import WorkView
+from mwnode.coordinator.board import Board
+from mwnode.protocol.documents import AgentCard, CapabilityRef, PresenceRecord, SelectionBasis, WorkContract
+from mwnode.protocol.instants import Instant, parse
+
+RULES = ("capability-match", "card-active", "present-first", "free-slots-first", "reliable-first")
+
+
+class Candidate(Struct, frozen=True):
+    """One Agent as the Registry and Presence tell it."""
+
+    card: AgentCard
+    presence: PresenceRecord | None
+
+
+class Ranked(Struct, frozen=True):
+    card: AgentCard
+    basis: SelectionBasis
+
+
+def satisfying(card: AgentCard, wanted: CapabilityRef) -> CapabilityRef | None:
+    """The Card's capability that meets what is wanted: same id and major, at least the version (decision D9)."""
+    least = _version(wanted.version)
+    width = 1 if least[0] > 0 else 2
+    for own in card.capabilities:
+        version = _version(own.version)
+        if own.id == wanted.id and version[:width] == least[:width] and version >= least:
+            return CapabilityRef(id=own.id, version=own.version)
+    return None
+
+
+def _version(text: str) -> tuple[int, int, int]:
+    major, minor, patch = text.split("+")[0].split("-")[0].split(".")
+    return int(major), int(minor), int(patch)
+
+
+def matches(card: AgentCard, contract: WorkContract) -> tuple[CapabilityRef, ...] | None:
+    """The Card's capabilities that meet the contract's, or ``None`` when one is missing."""
+    found = [satisfying(card, wanted) for wanted in contract.required_capabilities]
+    return None if None in found else tuple(one for one in found if one is not None)
+
+
+def rank(
+    board: Board, view: WorkView, candidates: Iterable[Candidate], now: Instant, *, excluded: Sequence[str] = ()
+) -> list[Ranked]:
+    """Eligible Agents, best first (R-10.3-03).
+
+    Ineligible: the Coordinator, revoked or outdated Cards, Cards without a required capability, ``excluded``. Agents
+    that are not present come last; then free slots, results accepted in this Mission, and failures decide.
+    """
+    contract = view.item.contract
+    ranked = []
+    for candidate in candidates:
+        card = candidate.card
+        verified = matches(card, contract)
+        outdated = card.valid_until is not UNSET and parse(card.valid_until) <= now
+        if verified is None or card.status != "active" or outdated or card.agent_id in excluded:
+            continue
+        if card.agent_id == board.coordinator_id:
+            continue
+        presence = candidate.presence
+        present = presence is not None and presence.status in ("online", "busy") and parse(presence.expires_at) > now
+        free = presence.capacity.available_slots if presence is not None and present else 0
+        accepted = [
+            f"accepted {work_item_id}"
+            for work_item_id, other in board.views.items()
+            if other.owner_id == card.agent_id and other.state == "verified"
+        ]
+        failed = sum(
+            1 for other in board.views.values() if other.failure is not None and other.owner_id == card.agent_id
+        )
+        basis = SelectionBasis(
+            required_capabilities=contract.required_capabilities,
+            verified_matches=verified,
+            authorization_eligible=True,
+            availability_estimate=(now if free else now.plus(300)).text(),
+            expected_cost=0,
+            reliability_evidence=tuple(board.facts[fact] for fact in accepted if fact in board.facts),
+            policy_rules_applied=RULES,
+        )
+        order = (not present, free == 0, failed - len(accepted), card.agent_id)
+        ranked.append((order, Ranked(card, basis)))
+    return [entry for _, entry in sorted(ranked, key=lambda pair: pair[0])]

@@ -1,0 +1,265 @@
+"""Finding somebody for a WorkItem: choose, make a Member, offer; again after a decline, an expiry or a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+
+from mwnode.client.fold import WorkView
+from mwnode.coordinator.candidates import Ranked, rank
+from mwnode.coordinator.graph import Instance, replace_contract
+from mwnode.protocol.commands import MembershipChange, WorkOffer
+from mwnode.protocol.documents import Actor, Lease, Offer, WorkContract
+from mwnode.protocol.errors import ErrorCode, MissionWeaveError
+from mwnode.protocol.instants import Instant, parse, parse_duration
+
+if TYPE_CHECKING:
+    from mwnode.coordinator.engine import MissionEngine
+
+OFFER_SECONDS = 120
+URGENT_CANDIDATES = 3
+"""A critical WorkItem is offered to so many at once (R-10.3-04)."""
+MEMBERSHIP_MARGIN_SECONDS = 60
+ABSENT_SECONDS = 10.0
+"""So long a present candidate is waited for before an absent one is offered the work."""
+DECLINED_SECONDS = 30.0
+"""After a decline for a passing reason the same Agent is asked again so many seconds later."""
+PASSING_DECLINES = frozenset({"capacity", "deadline", "budget", "dependency"})
+REWORK_FAILURES = frozenset({"REWORK", "EVIDENCE_MISSING", "RESULT_REFUSED"})
+
+
+class Placing:
+    """The offers of one Mission. Part of the engine, kept apart because it is an idea of its own."""
+
+    def __init__(self, engine: MissionEngine) -> None:
+        self.engine = engine
+        self._first_seen: dict[str, float] = {}
+        self._barred: dict[tuple[str, str], float] = {}
+        """WorkItem and Agent that the authority refused to put together, until a monotonic time in seconds."""
+
+    def place(self, instance: Instance, instances: Mapping[str, Instance], view: WorkView) -> None:
+        """Offer the WorkItem to the best eligible candidate, if it needs somebody now."""
+        engine = self.engine
+        now = engine.clock.now()
+        for local in instance.work.after:
+            other = engine.board.views.get(instances[local].work_item_id)
+            if other is None or other.state != "verified":
+                return
+        if not self._vacant(view, now):
+            return
+        if view.state == "failed" and not self._again(instance, view):
+            return
+        urgent = view.item.contract.requested_urgency == "critical"
+        pending = self._pending(view, now)
+        if len(pending) >= (URGENT_CANDIDATES if urgent else 1):
+            return
+        if not self._inputs_known(instance):
+            return
+        engine.look_up()
+        ranked = rank(engine.board, view, engine.people, now, excluded=[*pending, *self._excluded(view, now)])
+        chosen = self._present_first(view, ranked, now)
+        for candidate in chosen[: URGENT_CANDIDATES - len(pending) if urgent else 1]:
+            self._approach(instance, instances, view, candidate, now)
+
+    def _vacant(self, view: WorkView, now: Instant) -> bool:
+        """Whether nobody holds the WorkItem: no owner, or one whose right has run out (decision A18)."""
+
+        def ended(lease: Lease | None) -> bool:
+            return lease is None or lease.state != "active" or parse(lease.expires_at) <= now
+
+        match view.state:
+            case "open" | "offered" | "failed":
+                return True
+            case "queued":
+                lease = view.ownership_lease
+                late = lease is not None and lease.start_by is not UNSET and parse(lease.start_by) <= now
+                return ended(lease) or late
+            case "active":
+                return ended(view.execution_lease)
+            case "blocked":
+                return view.blocked_lease is not None and ended(view.blocked_lease)
+        return False
+
+    def _again(self, instance: Instance, view: WorkView) -> bool:
+        """Whether a failed WorkItem is tried once more: within attempts, backoff and deadline (R-11.4-08)."""
+        engine = self.engine
+        policy = view.item.contract.retry_policy
+        failure, permanent, reason = _failure(view)
+        retryable = failure in policy.retryable_failures or failure in REWORK_FAILURES
+        key = f"failed {view.work_item_id} {view.attempts}"
+        if permanent or not retryable or view.attempts >= policy.max_attempts:
+            why = (
+                "it cannot be tried again"
+                if permanent or not retryable
+                else f"all {policy.max_attempts} attempts failed"
+            )
+            engine.say(key, f"{instance.work.id} failed and {why}: {reason}. Cancel the Mission, or ask for changes.")
+            return False
+        delay = _delay(policy.backoff, float(parse_duration(policy.max_delay)), view.attempts)
+        return engine.clock.monotonic() >= self._since(key) + delay
+
+    def _since(self, key: str) -> float:
+        return self._first_seen.setdefault(key, self.engine.clock.monotonic())
+
+    def _pending(self, view: WorkView, now: Instant) -> list[str]:
+        if view.state != "offered":
+            return []
+        return [offer.agent_id for offer in _newest(view).values() if _open(offer, now)]
+
+    def _excluded(self, view: WorkView, now: Instant) -> list[str]:
+        """Agents that said no to this contract, or that the authority refused for it."""
+        monotonic = self.engine.clock.monotonic()
+        excluded = [
+            agent for (item, agent), until in self._barred.items() if item == view.work_item_id and monotonic < until
+        ]
+        for agent_id, offer in _newest(view).items():
+            if offer.status != "declined":
+                continue
+            passing = offer.decline_reason in PASSING_DECLINES
+            if not passing or monotonic < self._since(f"declined {offer.offer_id}") + DECLINED_SECONDS:
+                excluded.append(agent_id)
+        return excluded
+
+    def _inputs_known(self, instance: Instance) -> bool:
+        return self.engine.have_inputs(instance.work.id)
+
+    def _present_first(self, view: WorkView, ranked: list[Ranked], now: Instant) -> list[Ranked]:
+        """Present candidates; absent ones only after somebody was waited for in vain."""
+        engine = self.engine
+        present = {
+            one.card.agent_id
+            for one in engine.people
+            if one.presence is not None and parse(one.presence.expires_at) > now and one.presence.status != "draining"
+        }
+        here = [one for one in ranked if one.card.agent_id in present]
+        key = f"waiting {view.work_item_id} {view.item.revision}"
+        if here:
+            self._first_seen.pop(key, None)
+            return here
+        if engine.clock.monotonic() < self._since(key) + ABSENT_SECONDS:
+            return []
+        if not ranked:
+            wanted = ", ".join(f"{one.id}@{one.version}" for one in view.item.contract.required_capabilities)
+            engine.say(f"nobody {key}", f"No Agent can be offered {view.item.contract.goal!r}: it needs {wanted}.")
+        return ranked
+
+    def _approach(
+        self,
+        instance: Instance,
+        instances: Mapping[str, Instance],
+        view: WorkView,
+        candidate: Ranked,
+        now: Instant,
+    ) -> None:
+        """Make the candidate a Member if it is none (R-8-08, R-8-09), then offer (R-8-10)."""
+        engine = self.engine
+        agent_id = candidate.card.agent_id
+        key = f"offer {view.work_item_id}"
+        if not engine.free(key):
+            return
+        contract = self._contract(instance, instances, view, now)
+        hashes = (contract or view.item.contract).input_artifacts
+        membership = engine.board.memberships.get(agent_id)
+        standing = membership is not None and membership.state == "active"
+        if membership is not None and membership.state == "provisional":
+            expires = membership.provisional_expires_at
+            standing = expires is not UNSET and parse(expires) > now.plus(MEMBERSHIP_MARGIN_SECONDS)
+        if not standing:
+            member_key = f"member {agent_id}"
+            if engine.free(member_key):
+                change = MembershipChange(
+                    principal=Actor(type="agent", id=agent_id),
+                    role="worker",
+                    provisional=True,
+                    context_package=engine.papers.package(engine.board, view, hashes),
+                    expected_membership_epoch=None if membership is None else membership.membership_epoch,
+                )
+                engine.send(member_key, "membership.change", change)
+                engine.note("choose", work=instance.work.id, agentId=agent_id)
+            return
+        offer = WorkOffer(
+            work_item_id=view.work_item_id,
+            candidate_agent_ids=(agent_id,),
+            selection_basis=candidate.basis,
+            offer_expires_in_seconds=OFFER_SECONDS,
+            contract=contract,
+            context_package=engine.papers.package(engine.board, view, hashes),
+        )
+        engine.send(f"{key}", "work.offer", offer, view=view)
+        engine.note("offer", work=instance.work.id, agentId=agent_id)
+
+    def _contract(
+        self, instance: Instance, instances: Mapping[str, Instance], view: WorkView, now: Instant
+    ) -> WorkContract | None:
+        """A revised contract, if results of other works or words of the review must be added; else ``None``."""
+        engine = self.engine
+        standing = view.item.contract
+        failure, _, reason = _failure(view)
+        rework = reason if view.state == "failed" and failure in REWORK_FAILURES else None
+        wanted = engine.graph.contract(
+            instance,
+            instances,
+            engine.inputs[instance.work.id],
+            now,
+            version=standing.contract_version,
+            rework=rework if rework is not None else _constraint(standing, "rework"),
+        )
+        # Only what may have come later is compared: deadlines counted from now would make every contract a new one.
+        same = _constraint(wanted, "inputs") == _constraint(standing, "inputs")
+        if same and _constraint(wanted, "rework") == _constraint(standing, "rework"):
+            return None
+        return replace_contract(
+            standing,
+            contract_version=standing.contract_version + 1,
+            input_artifacts=wanted.input_artifacts,
+            constraints=wanted.constraints,
+        )
+
+    def refused(self, key: str, error: MissionWeaveError) -> None:
+        """A membership or an offer was refused: for a lasting reason somebody else is asked."""
+        engine = self.engine
+        lasting = (ErrorCode.AUTH_FORBIDDEN, ErrorCode.INVALID_COMMAND, ErrorCode.INVALID_STATE_TRANSITION)
+        if error.code not in lasting:
+            return
+        target = key.partition(" ")[2]
+        until = engine.clock.monotonic() + 2 * DECLINED_SECONDS
+        for view in engine.board.views.values():
+            if key.startswith("member "):
+                self._barred[view.work_item_id, target] = until
+        engine.wait(key, DECLINED_SECONDS)
+        engine.say(f"refused {key} {error.code.value}", f"{key} was refused ({error.code.value}): {error.message}")
+
+
+def _newest(view: WorkView) -> dict[str, Offer]:
+    """Each Agent's newest offer of the WorkItem."""
+    offers = () if view.item.offers is UNSET else view.item.offers
+    return {offer.agent_id: offer for offer in offers}
+
+
+def _open(offer: Offer, now: Instant) -> bool:
+    return offer.status == "pending" and parse(offer.expires_at) > now
+
+
+def _constraint(contract: WorkContract, name: str) -> Any:
+    return None if contract.constraints is UNSET else contract.constraints.get(name)
+
+
+def _failure(view: WorkView) -> tuple[str, bool, str]:
+    """Name of the last failure, whether it is permanent, and its reason."""
+    if view.failure is None:
+        return "", False, ""
+    details: Mapping[str, Any] = {}
+    for evidence in view.failure.evidence:
+        if evidence.type == "failure_report" and evidence.details is not UNSET:
+            details = evidence.details
+    name, _, rest = view.failure.reason.partition(": ")
+    failure = str(details.get("failure") or (name if name.isupper() else "EXECUTOR_FAILED"))
+    return failure, details.get("permanent") is True, rest or view.failure.reason
+
+
+def _delay(backoff: str, max_delay: float, attempt: int) -> float:
+    if backoff == "none":
+        return 0.0
+    return max_delay if backoff == "fixed" else float(min(max_delay, 2 ** max(0, attempt - 1)))
