@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from mwnode.protocol.documents import Actor, Command, FirstAdmissionRecord, PolicyLogEntry
 from mwnode.store.errors import StoreCorrupt
@@ -21,7 +22,6 @@ from mwnode.store.layout import (
     TRIM_HEAD,
     U32,
     U64,
-    event_id_in,
     next_chain,
     receipt_key,
     text_key,
@@ -46,7 +46,7 @@ _encode = msgspec.json.Encoder().encode
 
 ORGANIZATION_NUMBER: Final = 0
 _HASH_PREFIX: Final = 16
-_POSITION: Final = "position"
+_POSITION: Final = b"position"
 
 
 class Heads:
@@ -58,32 +58,65 @@ class Heads:
         self.heads: dict[int, Head | None] = {}
 
 
-def encode_log_record(event: NewEvent, chain: bytes, position: int) -> bytes:
+class LogRecord(Struct, frozen=True):
+    """One Event with everything that the log keeps about it."""
+
+    position: int
+    group_number: int
+    sequence: int
+    command_number: int | None
+    chain: bytes
+    signing_hash: bytes
+    occurred_at: str
+    accepted_at: str
+    event: bytes
+
+    def stored(self) -> StoredEvent:
+        """What readers get."""
+        return StoredEvent(self.sequence, self.event, self.signing_hash, self.chain)
+
+
+def encode_log_record(event: NewEvent, group_number: int, sequence: int, chain: bytes) -> bytes:
     """The record of a new Event."""
     occurred = event.occurred_at.encode()
     accepted = b"" if event.accepted_at == event.occurred_at else event.accepted_at.encode()
     head = LOG_HEAD.pack(
-        RECORD, position, event.command_number or 0, chain, event.signing_hash, len(occurred), len(accepted)
+        RECORD,
+        group_number,
+        sequence,
+        event.command_number or 0,
+        chain,
+        event.signing_hash,
+        len(occurred),
+        len(accepted),
     )
     return b"".join((head, occurred, accepted, event.event))
 
 
-def decode_log_record(sequence: int, value: bytes) -> tuple[StoredEvent, str, EventFacts]:
-    """The Event, when it occurred, and what else the log keeps. StoreCorrupt for a record that is none."""
+def decode_log_record(position: int, value: bytes) -> LogRecord:
+    """The record at a position. StoreCorrupt when it is none."""
     try:
-        version, position, number, chain, signing_hash, occurred_size, accepted_size = LOG_HEAD.unpack_from(value)
+        version, group, sequence, number, chain, signing_hash, occurred_size, size = LOG_HEAD.unpack_from(value)
         start = LOG_HEAD.size + occurred_size
         occurred = value[LOG_HEAD.size : start].decode()
-        accepted = value[start : start + accepted_size].decode() if accepted_size else occurred
-        event = value[start + accepted_size :]
-        stored = StoredEvent(sequence, event_id_in(event), event, signing_hash, chain)
+        accepted = value[start : start + size].decode() if size else occurred
     except (ValueError, struct.error) as error:
-        raise StoreCorrupt(
-            f"log record {sequence} cannot be read; run 'mwnode verify'", f"sequence {sequence}"
-        ) from error
+        raise StoreCorrupt(f"log record {position} cannot be read; run 'mwnode verify'", f"log {position}") from error
     if version != RECORD:
-        raise StoreCorrupt(f"log record {sequence} has version {version}", f"sequence {sequence}")
-    return stored, occurred, EventFacts(accepted, number or None, position)
+        raise StoreCorrupt(f"log record {position} has version {version}; run 'mwnode verify'", f"log {position}")
+    event = value[start + size :]
+    return LogRecord(position, group, sequence, number or None, chain, signing_hash, occurred, accepted, event)
+
+
+def decode_event(value: bytes) -> StoredEvent:
+    """As ``decode_log_record``, only what readers get, for long scans."""
+    try:
+        version, _, sequence, _, chain, signing_hash, occurred_size, size = LOG_HEAD.unpack_from(value)
+    except struct.error as error:
+        raise StoreCorrupt("a log record cannot be read; run 'mwnode verify'", "log") from error
+    if version != RECORD:
+        raise StoreCorrupt(f"a log record has version {version}; run 'mwnode verify'", "log")
+    return StoredEvent(sequence, value[LOG_HEAD.size + occurred_size + size :], signing_hash, chain)
 
 
 def encode_command_record(signing_hash: bytes, command: bytes, accepted_at: str) -> bytes:
@@ -147,13 +180,20 @@ class LogReading:
     # --- Events ---
 
     def _head(self, number: int) -> Head | None:
-        found = self.pages.last("log", PLACE.pack(number, 0), PLACE.pack(number + 1, 0))
+        found = self.pages.last("places", PLACE.pack(number, 0), PLACE.pack(number + 1, 0))
         if found is not None:
-            sequence = PLACE.unpack(found[0])[1]
-            stored, occurred, _ = decode_log_record(sequence, found[1])
-            return Head(sequence, stored.chain, occurred)
+            record = self._at(found[1])
+            return Head(record.sequence, record.chain, record.occurred_at)
         trim = self._trim(number)
         return None if trim is None else Head(trim.through, trim.chain, trim.last_occurred_at)
+
+    def _at(self, position: bytes) -> LogRecord:
+        """The record at a position that an index names."""
+        value = self.pages.get("log", position)
+        if value is None:
+            place = int(U64.unpack(position)[0])
+            raise StoreCorrupt(f"log record {place} is indexed and missing; run 'mwnode verify'", f"log {place}")
+        return decode_log_record(int(U64.unpack(position)[0]), value)
 
     def head_record(self, group_id: str) -> Head | None:
         number = self.group_number(group_id)
@@ -171,36 +211,46 @@ class LogReading:
         number = self.group_number(group_id)
         if number is None or limit <= 0:
             return []
-        found = self.pages.scan("log", PLACE.pack(number, max(after, 0) + 1), PLACE.pack(number + 1, 0))
-        return [decode_log_record(PLACE.unpack(key)[1], value)[0] for key, value in islice(found, limit)]
+        scan = self.pages.scan("places", PLACE.pack(number, max(after, 0) + 1), PLACE.pack(number + 1, 0))
+        places = [position for _, position in islice(scan, limit)]
+        found = self.pages.get_many("log", places)
+        if len(found) != len(places):
+            raise StoreCorrupt(f"{group_id or 'the Organization'}: an indexed Event is missing", f"group {group_id}")
+        return [decode_event(found[position]) for position in places]
 
     def organization_events(self, after: int, limit: int) -> list[StoredEvent]:
         return self.events(ORGANIZATION, after, limit)
 
-    def _record(self, group_id: str, sequence: int) -> tuple[StoredEvent, str, EventFacts] | None:
+    def record(self, group_id: str, sequence: int) -> LogRecord | None:
+        """Everything that the log keeps about the Event at one place."""
         number = self.group_number(group_id)
-        value = None if number is None or sequence < 1 else self.pages.get("log", PLACE.pack(number, sequence))
-        return None if value is None else decode_log_record(sequence, value)
+        position = None if number is None or sequence < 1 else self.pages.get("places", PLACE.pack(number, sequence))
+        return None if position is None else self._at(position)
 
     def event(self, group_id: str, sequence: int) -> StoredEvent | None:
-        found = self._record(group_id, sequence)
-        return None if found is None else found[0]
+        record = self.record(group_id, sequence)
+        return None if record is None else record.stored()
 
     def event_facts(self, group_id: str, sequence: int) -> EventFacts | None:
-        found = self._record(group_id, sequence)
-        return None if found is None else found[2]
+        record = self.record(group_id, sequence)
+        return None if record is None else EventFacts(record.accepted_at, record.command_number, record.position)
 
     def event_place(self, event_id: str) -> tuple[str, int] | None:
         """In which log an Event lies, and where."""
-        value = self.pages.get("event_ids", text_key(event_id))
-        if value is None:
+        position = self.pages.get("event_ids", text_key(event_id))
+        if position is None:
             return None
-        number, sequence = PLACE.unpack(value)
-        return self.group_name(number), sequence
+        record = self._at(position)
+        return self.group_name(record.group_number), record.sequence
 
     def event_by_id(self, event_id: str) -> StoredEvent | None:
-        place = self.event_place(event_id)
-        return None if place is None else self.event(*place)
+        position = self.pages.get("event_ids", text_key(event_id))
+        return None if position is None else self._at(position).stored()
+
+    def records(self, after: int, limit: int) -> list[LogRecord]:
+        """Events of all logs in the order in which they were committed, from behind a position on."""
+        found = islice(self.pages.scan("log", U64.pack(after + 1)), limit)
+        return [decode_log_record(int(U64.unpack(key)[0]), value) for key, value in found]
 
     def event_ids(self, group_id: str, after: int, through: int) -> list[str]:
         return [stored.event_id for stored in self.events(group_id, after, through - max(after, 0))]
@@ -367,28 +417,29 @@ class LogWriting(LogReading):
         if number is None:
             newest = self.pages.last(db, b"")
             number = 0 if newest is None else int(width.unpack(newest[0])[0])
+            if db == "log":
+                used = self.pages.get("meta", _POSITION)
+                number = max(number, 0 if used is None else int(U64.unpack(used)[0]))
         self.counters[db] = number + 1
         return number + 1
-
-    def _next_position(self) -> int:
-        position = self.counters.get(_POSITION)
-        if position is None:
-            value = self.pages.get("meta", _POSITION.encode())
-            position = 0 if value is None else int(U64.unpack(value)[0])
-        self.counters[_POSITION] = position + 1
-        self.pages.put("meta", _POSITION.encode(), U64.pack(position + 1))
-        return position + 1
 
     def append_event(self, event: NewEvent) -> StoredEvent:
         number = self.number_for(event.group_id)
         head = self._head(number)
         sequence, chain = (1, NO_CHAIN) if head is None else (head.sequence + 1, head.chain)
         chain = next_chain(chain, event.signing_hash)
-        place = PLACE.pack(number, sequence)
-        self.pages.put("log", place, encode_log_record(event, chain, self._next_position()))
-        self.pages.put("event_ids", text_key(event.event_id), place)
+        position = U64.pack(self._next_position())
+        self.pages.put("log", position, encode_log_record(event, number, sequence, chain))
+        self.pages.put("places", PLACE.pack(number, sequence), position)
+        self.pages.put("event_ids", text_key(event.event_id), position)
         self.own.heads[number] = Head(sequence, chain, event.occurred_at)
-        return StoredEvent(sequence, event.event_id, event.event, event.signing_hash, chain)
+        return StoredEvent(sequence, event.event, event.signing_hash, chain)
+
+    def _next_position(self) -> int:
+        """Positions are never used twice, not even after the newest Events were trimmed."""
+        position = self._next("log", U64)
+        self.pages.put("meta", _POSITION, U64.pack(position))
+        return position
 
     def put_command(self, signing_hash: bytes, command: bytes, accepted_at: str) -> int:
         number = self._next("commands", U64)

@@ -6,6 +6,7 @@ Keys are fixed-width and big-endian, so that ranges are scans. Records begin wit
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Final
 
 from blake3 import blake3
@@ -21,8 +22,9 @@ DATABASES: Final[dict[str, str]] = {
     "meta": "name -> value",
     "groups": "text key of the Group ID -> Group number",
     "group_names": "Group number -> Group ID",
-    "log": "Group number, sequence -> log record",
-    "event_ids": "text key of the Event ID -> Group number, sequence",
+    "log": "position -> log record; positions count all Events of the file in the order of commits",
+    "places": "Group number, sequence -> position",
+    "event_ids": "text key of the Event ID -> position",
     "trims": "Group number -> what remains of a trimmed prefix",
     "receipts": "text key of the Action ID, hash of the actor -> receipt record",
     "commands": "Command number -> command record",
@@ -47,11 +49,10 @@ DATABASES: Final[dict[str, str]] = {
 U32 = struct.Struct(">I")
 U64 = struct.Struct(">Q")
 PLACE = struct.Struct(">IQ")
-"""Group number and sequence: key of a log record, value of an Event ID."""
-LOG_HEAD = struct.Struct(">BQQ32s32sBB")
-"""Version, position among all Events of the file in the order of commits, Command number (0 = none), chain, signing
-hash, lengths of the two times that follow: when the Event occurred, and when it was accepted (empty when the same). The
-Event's bytes are the rest."""
+"""Group number and sequence: a place in a Group's log."""
+LOG_HEAD = struct.Struct(">BIQQ32s32sBB")
+"""Version, Group number, sequence, Command number (0 = none), chain, signing hash, lengths of the two times that
+follow: when the Event occurred, and when it was accepted (empty when the same). The Event's bytes are the rest."""
 COMMAND_HEAD = struct.Struct(">B32sB")
 """Version, signing hash, length of the acceptance time that follows. The Command's bytes are the rest."""
 RECEIPT_HEAD = struct.Struct(">B32sQH")
@@ -67,6 +68,7 @@ _EVENT_ID = b'"eventId":"'
 _BIAS = 1 << 63
 
 
+@lru_cache(maxsize=16384)
 def text_key(text: str) -> bytes:
     """17 bytes that stand for an identifier.
 
@@ -87,7 +89,12 @@ def text_key(text: str) -> bytes:
 
 def receipt_key(actor_id: str, action_id: str) -> bytes:
     """25 bytes for an actor's Action ID."""
-    return text_key(action_id) + blake3(actor_id.encode()).digest(8)
+    return text_key(action_id) + _actor_hash(actor_id)
+
+
+@lru_cache(maxsize=4096)
+def _actor_hash(actor_id: str) -> bytes:
+    return blake3(actor_id.encode()).digest(8)
 
 
 def due_key(due: Instant, table_code: int, key: bytes) -> bytes:

@@ -13,7 +13,7 @@ from lmdb import Transaction
 
 from mwnode.store.errors import StoreCorrupt
 
-APPENDED: Final = frozenset({"commands", "admissions", "audit", "group_names"})
+APPENDED: Final = frozenset({"log", "commands", "admissions", "audit", "group_names"})
 """Databases whose new keys are always higher than all before: appending fills pages to the brim."""
 
 

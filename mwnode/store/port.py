@@ -17,6 +17,7 @@ from mwnode.authority.state import R, Row, Table
 from mwnode.authority.view import View
 from mwnode.protocol.documents import FirstAdmissionRecord, PolicyLogEntry
 from mwnode.protocol.instants import Instant
+from mwnode.store.layout import event_id_in
 
 T = TypeVar("T")
 
@@ -34,10 +35,14 @@ class StoredEvent(Struct, frozen=True):
     """
 
     sequence: int
-    event_id: str
     event: bytes
     signing_hash: bytes
     chain: bytes
+
+    @property
+    def event_id(self) -> str:
+        """The Event's ID, read from its bytes."""
+        return event_id_in(self.event)
 
 
 class EventFacts(Struct, frozen=True):
