@@ -1,0 +1,53 @@
+"""The floors: the least that any implementation has to spend, measured with the libraries alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nacl import bindings
+
+from mwnode.bench.report import best_of
+
+_SEED = bytes(range(32))
+
+
+def verify_seconds(message: bytes, rounds: int = 400) -> float:
+    """One bare libsodium verification of a message, in seconds."""
+    public, secret = bindings.crypto_sign_seed_keypair(_SEED)
+    signed = bindings.crypto_sign(message, secret)
+
+    def work() -> None:
+        for _ in range(rounds):
+            bindings.crypto_sign_open(signed, public)
+
+    return best_of(3, work) / rounds
+
+
+def sign_seconds(message: bytes, rounds: int = 400) -> float:
+    """One bare libsodium signature of a message, in seconds."""
+    _, secret = bindings.crypto_sign_seed_keypair(_SEED)
+
+    def work() -> None:
+        for _ in range(rounds):
+            bindings.crypto_sign(message, secret)
+
+    return best_of(3, work) / rounds
+
+
+def fsync_seconds(directory: Path, rounds: int = 100) -> float:
+    """One write of a page and its fsync, in seconds."""
+    path = directory / "fsync.probe"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    page = bytes(4096)
+    try:
+
+        def work() -> None:
+            for number in range(rounds):
+                os.pwrite(descriptor, page, number * 4096)
+                os.fdatasync(descriptor) if hasattr(os, "fdatasync") else os.fsync(descriptor)
+
+        return best_of(2, work) / rounds
+    finally:
+        os.close(descriptor)
+        path.unlink()
