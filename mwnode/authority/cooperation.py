@@ -15,9 +15,11 @@ from mwnode.authority.request import EventFact
 from mwnode.authority.state import OVERRIDES, RATES, OverrideRow, RateRow
 from mwnode.authority.table import admit_mission
 from mwnode.authority.view import Overlay
-from mwnode.protocol.commands import PolicyGrantCooperationOverride, PolicyName
+from mwnode.protocol.commands import CORE, PolicyGrantCooperationOverride, PolicyName
+from mwnode.protocol.documents import Cause
 from mwnode.protocol.errors import ErrorCode
-from mwnode.protocol.events import CooperationOverrideGrant, OverrideGranted
+from mwnode.protocol.events import CooperationOverrideGrant, OverrideGranted, ThresholdCrossed
+from mwnode.protocol.identifiers import policy_cause_id
 from mwnode.protocol.instants import parse
 
 WINDOW_MICROSECONDS = 60_000_000
@@ -104,6 +106,7 @@ def _check_override(case: Case, grant_id: str, policy_name: PolicyName) -> None:
 
 def settle(case: Case) -> None:
     """After the handler: an override that was cited must have been needed; its use enters the Policy Log (R-20-12)."""
+    _warn_of_long_logs(case)
     grant_id = case.command.cooperation_override_grant_id
     if grant_id is UNSET:
         return
@@ -131,6 +134,32 @@ def settle(case: Case) -> None:
         },
         group_id=grant.group_id,
     )
+
+
+def _warn_of_long_logs(case: Case) -> None:
+    """A soft threshold: the Coordinator is told once, and work goes on (R-20-04, decision F18)."""
+    limit = case.policy.group_event_warning
+    for group_id in list(case.view.heads):
+        head = case.view.head(group_id)
+        if case.view.base.head(group_id) < limit <= head:
+            mission = case.mission(group_id).mission
+            case.emit(
+                f"{CORE}.threshold_crossed",
+                ThresholdCrossed(
+                    revision=mission.revision,
+                    state=mission.state,
+                    threshold="group_event_warning",
+                    limit=limit,
+                    value=head,
+                ),
+                group_id=group_id,
+                cause=Cause(type="policy", id=policy_cause_id("group_event_warning")),
+                actor=case.context.services.authority,
+            )
+
+
+def _fold_threshold(view: Overlay, fact: EventFact) -> None:
+    """A notice; the state does not change."""
 
 
 def consume(view: Overlay, fact: EventFact) -> None:
@@ -257,4 +286,7 @@ def _fold_granted(view: Overlay, fact: EventFact) -> None:
 
 
 DECIDERS: dict[str, Callable[[Case], None]] = {"policy.grant_cooperation_override": grant_override}
-EVOLVERS: dict[str, Callable[[Overlay, EventFact], None]] = {"policy.cooperation_override.granted": _fold_granted}
+EVOLVERS: dict[str, Callable[[Overlay, EventFact], None]] = {
+    "policy.cooperation_override.granted": _fold_granted,
+    f"{CORE}.threshold_crossed": _fold_threshold,
+}

@@ -1,6 +1,6 @@
 """Who coordinates a Mission: appointment, renewal, replacement and reconciliation (section 7.2).
 
-One Coordinator Epoch is current at a time and only ever rises (R-7.2-01, R-7.2-07). A replacement first reads itself in:
+One Coordinator Epoch is current at a time and only ever rises (R-7.2-01, R-7.2-07). A replacement reads itself in first:
 until it has reconciled, it assigns nothing (R-7.2-11).
 """
 

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import UNSET
 
 from mwnode.authority import (
+    archival,
     artifacts,
     cooperation,
     coordination,
@@ -60,6 +61,7 @@ from mwnode.trust.verification import Failure
 Decider = Callable[[Case], None]
 
 _MODULES = (
+    archival,
     artifacts,
     cooperation,
     coordination,

@@ -237,7 +237,12 @@ def _fold_end(view: Overlay, fact: EventFact) -> None:
     row = mission_of_group(view, fact.group_id)
     state = MISSION_MOVES[row.mission.state, fact.kind]
     mission = structs.replace(row.mission, state=state, revision=payload.revision)
-    put_ended(view, structs.replace(row, mission=mission), payload.coordinator_lease, payload.reason)
+    put_ended(
+        view,
+        structs.replace(row, mission=mission, state_since=fact.occurred_at),
+        payload.coordinator_lease,
+        payload.reason,
+    )
     if isinstance(payload, MissionTerminated) and payload.evidence is not UNSET:
         for report in payload.evidence:
             if view.get(EVIDENCE, report.evidence_id) is None:

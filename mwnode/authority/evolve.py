@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from mwnode.authority import (
+    archival,
     artifacts,
     cooperation,
     coordination,
@@ -34,6 +35,7 @@ from mwnode.protocol.events import EVENT_PAYLOADS
 Evolver = Callable[[Overlay, EventFact], None]
 
 _MODULES = (
+    archival,
     artifacts,
     cooperation,
     coordination,
@@ -73,7 +75,7 @@ def fact_of(event: Event, command_payload: Payload | None = None, override_grant
     Override Grant which that Command cited.
     Raises msgspec.ValidationError when the payload does not fit its kind.
     """
-    payload = msgspec.convert(event.payload, EVENT_PAYLOADS[event.kind])
+    payload = msgspec.convert(archival.remains_of(event.payload), EVENT_PAYLOADS[event.kind])
     return EventFact(
         event_id=event.event_id,
         kind=event.kind,

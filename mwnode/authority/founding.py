@@ -197,7 +197,7 @@ def _extensions(
     if payload.title is not None:
         data["title"] = payload.title
     if payload.permissions:
-        data["permissions"] = msgspec.to_builtins(payload.permissions)
+        data["permissions"] = msgspec.json.decode(msgspec.json.encode(payload.permissions))
     if failure_policy is not None:
         data["failurePolicy"] = failure_policy
     return {CORE_EXTENSION: Extension(version="1.0.0", critical=False, data=data)} if data else UNSET
@@ -299,6 +299,7 @@ def _fold_created(view: Overlay, fact: EventFact) -> None:
             permissions=msgspec.convert(data.get("permissions", ()), tuple[ResourceGrant, ...]),
             failure_policy=data.get("failurePolicy"),
             root_owner=root_owner,
+            state_since=fact.occurred_at,
         ),
     )
     for membership in payload.memberships:

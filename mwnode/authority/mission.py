@@ -268,7 +268,7 @@ def moved(row: MissionRow, fact: EventFact, revision: int) -> MissionRow:
     """The Mission after an Event that moves its state, by the table of section 7.1."""
     state = MISSION_MOVES[row.mission.state, fact.kind]
     mission = structs.replace(row.mission, state=state, revision=revision)
-    return structs.replace(row, mission=mission)
+    return structs.replace(row, mission=mission, state_since=fact.occurred_at)
 
 
 def _fold_submitted(view: Overlay, fact: EventFact) -> None:

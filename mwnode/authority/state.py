@@ -94,6 +94,7 @@ class MissionRow(Row):
     root_approval_ids: tuple[str, ...] = ()
     children: tuple[str, ...] = ()
     ended_reason: str | None = None
+    state_since: str | None = None
 
 
 class MembershipRow(Row):
@@ -290,7 +291,7 @@ CONVERSATIONS = Table(
     lambda row: row.conversation.conversation_id,
     lambda row: row.conversation.group_id,
 )
-MESSAGES = Table("messages", 5, MessageRow, lambda row: row.message.message_id)
+MESSAGES = Table("messages", 5, MessageRow, lambda row: row.message.message_id, lambda row: row.message.group_id)
 PROPOSALS = Table("proposals", 6, ProposalRow, lambda row: row.proposal.proposal_id, lambda row: row.proposal.group_id)
 WORK_ITEMS = Table("work_items", 7, WorkItemRow, lambda row: row.item.work_item_id, lambda row: row.item.group_id)
 ARTIFACTS = Table("artifacts", 8, ArtifactRow, lambda row: row.artifact.artifact_id, lambda row: row.artifact.group_id)

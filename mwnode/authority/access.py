@@ -1,0 +1,227 @@
+"""Who may read what: visibility of Groups, Events, Context Packages and Artifacts (sections 8 and 9).
+
+Pure over a view, for views, replay and live delivery alike. A Group that somebody may not see is answered like one that
+does not exist (R-19-15).
+"""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Struct
+
+from mwnode.authority.state import (
+    ARTIFACTS,
+    CONTENTS,
+    CONTEXTS,
+    CONVERSATIONS,
+    MEMBERSHIPS,
+    WORK_ITEMS,
+    ContextRow,
+    MembershipRow,
+    WorkItemRow,
+    membership_key,
+)
+from mwnode.authority.view import View
+from mwnode.protocol.documents import Actor, Conversation, Membership
+from mwnode.protocol.errors import ErrorCode, Rejection
+from mwnode.protocol.instants import Instant, parse
+
+
+class Sight(Struct, frozen=True):
+    """How much of one Group a Principal sees. ``whole`` is everything, restricted Conversations included (R-8-07);
+    otherwise Events from ``start`` on (R-8-15)."""
+
+    principal: Actor
+    group_id: str
+    whole: bool
+    start: int
+    membership: Membership | None
+    """``None`` for services, which policy lets read everything (R-8-05)."""
+
+
+def is_over(membership: Membership, now: Instant) -> bool:
+    """Whether a Membership has ended, or was provisional and ran out (decision D43)."""
+    if membership.state == "ended":
+        return True
+    expiry = membership.provisional_expires_at
+    return membership.state == "provisional" and expiry is not UNSET and parse(expiry) <= now
+
+
+def sight_of(view: View, principal: Actor, group_id: str, now: Instant) -> Sight | Rejection:
+    """What a Principal sees of a Group.
+
+    GROUP_NOT_FOUND for strangers, MEMBERSHIP_REQUIRED for former Members, AUTH_FORBIDDEN without a reading scope
+    (reading 6, decisions C5, F39).
+    """
+    if principal.type == "service":
+        if not view.head(group_id):
+            return _not_found()
+        return Sight(principal, group_id, True, 1, None)
+    row = view.get(MEMBERSHIPS, membership_key(group_id, principal))
+    if row is None:
+        return _not_found()
+    return sight_under(row, now)
+
+
+def sight_under(row: MembershipRow, now: Instant) -> Sight | Rejection:
+    """As ``sight_of``, for a Membership that is at hand."""
+    membership = row.membership
+    if is_over(membership, now):
+        return Rejection(ErrorCode.MEMBERSHIP_REQUIRED, "the Membership in this Group has ended", "R-19-16")
+    whole = "mission.inspect" in membership.scopes
+    if not whole and "message.read" not in membership.scopes:
+        return Rejection(ErrorCode.AUTH_FORBIDDEN, "the Membership has no scope for reading", "R-19-14")
+    start = 1 if whole else membership.visibility_start_sequence
+    return Sight(membership.member, membership.group_id, whole, start, membership)
+
+
+def _not_found() -> Rejection:
+    return Rejection(ErrorCode.GROUP_NOT_FOUND, "no such Group", "R-19-15")
+
+
+def in_conversation(sight: Sight, conversation: Conversation) -> bool:
+    """Whether a Conversation of the Group is open to the reader (R-9-02, R-9-04)."""
+    access = conversation.access
+    if sight.whole or access.mode == "group" or conversation.created_by == sight.principal:
+        return True
+    return access.members is not UNSET and sight.principal in access.members
+
+
+def sees(view: View, sight: Sight, sequence: int, conversation_id: str | None) -> bool:
+    """Whether one Event of the Group is the reader's to see (R-8-13, R-8-15, R-9-04)."""
+    if sight.whole:
+        return True
+    if sequence < sight.start:
+        return False
+    if conversation_id is None:
+        return True
+    row = view.get(CONVERSATIONS, conversation_id)
+    return row is None or in_conversation(sight, row.conversation)
+
+
+def may_read(
+    view: View, principal: Actor, group_id: str, sequence: int, conversation_id: str | None, now: Instant
+) -> bool:
+    """Whether a Principal may read one Event."""
+    sight = sight_of(view, principal, group_id, now)
+    return isinstance(sight, Sight) and sees(view, sight, sequence, conversation_id)
+
+
+def may_fetch_cited(view: View, sight: Sight, event_id: str, conversation_id: str | None) -> bool:
+    """Whether an Event before the reader's start may be fetched because a Context Package that it holds cites it
+    (R-8-16)."""
+    membership = sight.membership
+    if membership is None:
+        return True
+    if conversation_id is not None:
+        row = view.get(CONVERSATIONS, conversation_id)
+        if row is not None and not in_conversation(sight, row.conversation):
+            return False
+    return any(
+        event_id in decision.source_event_ids
+        for context in view.in_group(CONTEXTS, sight.group_id)
+        if sight.principal in context.recipients
+        for decision in context.package.decisions
+    )
+
+
+def may_fetch_package(view: View, sight: Sight, context: ContextRow) -> bool:
+    """Recipients, owner and Coordinator fetch a Context Package, and whoever sees its whole source range (decision
+    A4)."""
+    if context.package.group_id != sight.group_id:
+        return False
+    if sight.whole or sight.principal in context.recipients:
+        return True
+    return context.package.source_event_range.from_sequence >= sight.start
+
+
+# --- WorkItems and Artifacts ------------------------------------------------------------------------------------------
+
+
+def concerns(sight: Sight, row: WorkItemRow) -> bool:
+    """Whether a WorkItem is the reader's: it owns it, or was ever offered it."""
+    agent_id = sight.principal.id if sight.principal.type == "agent" else None
+    item = row.item
+    if item.owner is not UNSET and item.owner.agent_id == agent_id:
+        return True
+    return item.offers is not UNSET and any(offer.agent_id == agent_id for offer in item.offers)
+
+
+def visible_items(view: View, sight: Sight) -> list[WorkItemRow]:
+    """The WorkItems of the Group that the reader sees: all, or those that moved since its start, its own, and what its
+    own depend on (R-8-14)."""
+    rows = view.in_group(WORK_ITEMS, sight.group_id)
+    if sight.whole:
+        return rows
+    needed = {
+        dependency for row in rows if concerns(sight, row) for dependency in row.item.contract.dependency_work_item_ids
+    }
+    return [
+        row
+        for row in rows
+        if row.last_sequence >= sight.start or concerns(sight, row) or row.item.work_item_id in needed
+    ]
+
+
+def may_read_artifact(view: View, principal: Actor, content_hash: str, now: Instant) -> bool:
+    """Whether published bytes are a Principal's to read: services, everybody once they are knowledge, and Members of a
+    Group that has them as far as they see it (decision B16)."""
+    row = view.get(CONTENTS, content_hash)
+    if row is None:
+        return False
+    if principal.type == "service" or row.knowledge is not None:
+        return True
+    for group_id in row.group_ids:
+        sight = sight_of(view, principal, group_id, now)
+        if isinstance(sight, Sight) and _sees_content(view, sight, content_hash, row.artifact_ids):
+            return True
+    return False
+
+
+def _sees_content(view: View, sight: Sight, content_hash: str, artifact_ids: tuple[str, ...]) -> bool:
+    if sight.whole:
+        return True
+    for artifact_id in artifact_ids:
+        manifest = view.get(ARTIFACTS, artifact_id)
+        if manifest is None or manifest.artifact.group_id != sight.group_id:
+            continue
+        if manifest.sequence >= sight.start:
+            return True
+    if any(
+        content_hash in context.package.artifact_hashes
+        for context in view.in_group(CONTEXTS, sight.group_id)
+        if sight.principal in context.recipients
+    ):
+        return True
+    return content_hash in _work_content(view, sight)
+
+
+def _work_content(view: View, sight: Sight) -> set[str]:
+    """What the reader's own WorkItems take in: stated inputs, and the results of what they depend on (R-8-14)."""
+    found: set[str] = set()
+    for row in view.in_group(WORK_ITEMS, sight.group_id):
+        if not concerns(sight, row):
+            continue
+        contract = row.item.contract
+        found.update(contract.input_artifacts)
+        for dependency_id in contract.dependency_work_item_ids:
+            dependency = view.get(WORK_ITEMS, dependency_id)
+            if dependency is not None and dependency.item.submission is not UNSET:
+                found.update(dependency.item.submission.artifact_hashes)
+    return found
+
+
+def may_read_input(view: View, principal: Actor, content_hash: str, now: Instant) -> bool:
+    """Whether bytes that were only uploaded, never published, are an input of work that a Principal takes part in."""
+    for row in view.all(MEMBERSHIPS):
+        if row.membership.member != principal:
+            continue
+        sight = sight_under(row, now)
+        if not isinstance(sight, Sight):
+            continue
+        if content_hash in _work_content(view, sight):
+            return True
+        if sight.whole and any(
+            content_hash in item.item.contract.input_artifacts for item in view.in_group(WORK_ITEMS, sight.group_id)
+        ):
+            return True
+    return False
