@@ -9,7 +9,8 @@ from msgspec import UNSET, structs
 
 from mwnode.authority.capabilities import covers
 from mwnode.authority.case import Case, refuse
-from mwnode.authority.items import emit, find, fold, hold, hold_execution, item_in_group
+from mwnode.authority.item_fold import find, fold
+from mwnode.authority.items import emit, hold, hold_execution, item_in_group
 from mwnode.authority.request import EventFact
 from mwnode.authority.state import (
     AGENTS,

@@ -10,6 +10,7 @@ from msgspec import UNSET, structs
 from mwnode.authority import budget, gate, leases, offline
 from mwnode.authority.case import Case, refuse
 from mwnode.authority.cooperation import pass_limit
+from mwnode.authority.item_fold import find, fold
 from mwnode.authority.items import (
     admit,
     check_epoch,
@@ -17,8 +18,6 @@ from mwnode.authority.items import (
     cleared_members,
     close_leases,
     emit,
-    find,
-    fold,
     hold,
     hold_execution,
     hold_ownership,

@@ -12,7 +12,8 @@ from msgspec import UNSET, structs
 from mwnode.authority import budget
 from mwnode.authority.case import Case, refuse
 from mwnode.authority.contracts import uncovered_operation
-from mwnode.authority.items import admit, check_epoch, emit, find, put, work_item
+from mwnode.authority.item_fold import find, put
+from mwnode.authority.items import admit, check_epoch, emit, work_item
 from mwnode.authority.policy import Policy
 from mwnode.authority.request import EventFact
 from mwnode.authority.state import APPROVALS, ApprovalRow, WorkItemRow

@@ -15,7 +15,8 @@ from mwnode.authority.case import Case, refuse
 from mwnode.authority.cooperation import pass_limit
 from mwnode.authority.endings import cancel_mission
 from mwnode.authority.founding import check_new, found, misfit, note_adoption
-from mwnode.authority.items import child_is_running, close_leases, emit, find, fold, item_in_group
+from mwnode.authority.item_fold import find, fold
+from mwnode.authority.items import child_is_running, close_leases, emit, item_in_group
 from mwnode.authority.permissions import first_excess
 from mwnode.authority.request import EventFact
 from mwnode.authority.state import MISSIONS, WORK_ITEMS, MissionRow, WorkItemRow

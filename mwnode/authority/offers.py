@@ -12,6 +12,7 @@ from mwnode.authority.case import Case, refuse
 from mwnode.authority.contracts import check_contract
 from mwnode.authority.cooperation import pass_limit
 from mwnode.authority.delegation import attribute, check_use
+from mwnode.authority.item_fold import find, fold
 from mwnode.authority.items import (
     admit,
     as_agent,
@@ -19,8 +20,6 @@ from mwnode.authority.items import (
     cleared_members,
     close_leases,
     emit,
-    find,
-    fold,
     live_owner,
     work_item,
 )

@@ -9,13 +9,11 @@ from msgspec import UNSET
 from mwnode.authority import evidence as rules
 from mwnode.authority import leases, lineage
 from mwnode.authority.case import Case, refuse
+from mwnode.authority.item_fold import find, fold, fold_ended
 from mwnode.authority.items import (
     admit,
     emit,
     end_item,
-    find,
-    fold,
-    fold_ended,
     hold,
     hold_execution,
     next_mission_revision,

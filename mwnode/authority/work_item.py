@@ -12,21 +12,16 @@ from mwnode.authority.case import Case, refuse
 from mwnode.authority.contracts import check_contract, check_dependencies
 from mwnode.authority.cooperation import check_rate, count_rate, pass_limit
 from mwnode.authority.delegation import attribute, check_use
+from mwnode.authority.item_fold import find, fold, fold_ended, fold_mission_revision, put, put_conversation
 from mwnode.authority.items import (
     admit,
     emit,
     end_item,
-    find,
-    fold,
-    fold_ended,
-    fold_mission_revision,
     item_in_group,
     live_owner,
     new_conversation,
     new_item,
     next_mission_revision,
-    put,
-    put_conversation,
     work_item,
 )
 from mwnode.authority.request import EventFact
