@@ -31,7 +31,7 @@ def add(target: Target, name: str, human_id: str | None, key_id: str | None, pub
     with reach(target, organization) as node:
         key = given or kept_key(target, name, actor)
         try:
-            bind(node, organization.organization_id, actor, key, valid_from(target))
+            bind(node, actor, key, valid_from(target))
         except MissionWeaveError:
             take_back(key)
             raise

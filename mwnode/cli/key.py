@@ -34,7 +34,7 @@ def add(target: Target, name: str, principal: str, key_id: str | None, public_ke
     with reach(target, organization) as node:
         made = given or kept_key(target, name, actor)
         try:
-            bind(node, organization.organization_id, actor, made, valid_from(target))
+            bind(node, actor, made, valid_from(target))
         except MissionWeaveError:
             take_back(made)
             raise

@@ -75,12 +75,11 @@ def valid_from(target: Target) -> str:
     return now().plus(-window).text()
 
 
-def bind(node: Reach, organization_id: str, principal: Actor, key: PublicKey, since: str) -> dict[str, Any]:
+def bind(node: Reach, principal: Actor, key: PublicKey, since: str) -> dict[str, Any]:
     """Bind a key to a Principal in the Registry, as the Organization's registry service."""
     binding = {
         "keyId": key.key_id,
         "principal": {"type": principal.type, "id": principal.id},
-        "organizationId": organization_id,
         "algorithm": "Ed25519",
         "publicKey": key.public_key,
         "validFrom": since,
