@@ -80,7 +80,8 @@ class Board(Struct):
     """Sequence at which each WorkItem was blocked."""
     amended_at: int = 0
     sequence: int = 0
-    last_event_id: str | None = None
+    event_ids: list[str] = field(default_factory=list)
+    """IDs of all Events, in order: a Context Package names every Event of its range."""
     submitted: tuple[str, ...] = ()
 
     def apply(self, event: Event) -> WorkView | None:
@@ -88,7 +89,8 @@ class Board(Struct):
         if event.sequence is UNSET or event.sequence <= self.sequence:
             return None
         payload = decode_payload(event)
-        self.sequence, self.last_event_id = event.sequence, event.event_id
+        self.sequence = event.sequence
+        self.event_ids.append(event.event_id)
         if payload is None:
             return None
         self._mission(event, payload)

@@ -187,7 +187,7 @@ class MissionEngine:
             self._waits.pop("renew", None)
             self._renew(always=True)
         elif key.startswith(("offer ", "member ")):
-            self.placing.refused(key, error)
+            wait = self.placing.refused(key, error) or wait
         elif error.code in (ErrorCode.BUDGET_EXCEEDED, ErrorCode.INVALID_COMMAND, ErrorCode.AUTH_FORBIDDEN):
             wait = STUCK_SECONDS
             self.say(f"refused {key}", f"{key} was refused ({error.code.value}): {error.message}")

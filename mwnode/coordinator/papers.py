@@ -21,6 +21,9 @@ from mwnode.protocol.identifiers import uuid7_urn
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.trust.keys import SigningKey, sign_struct
 
+SOURCE_EVENTS_MAX = 100
+"""Most Events that a Context Package is made from."""
+
 
 class CoordinatorPapers:
     """Makes and signs documents as one Agent."""
@@ -38,17 +41,23 @@ class CoordinatorPapers:
         """What a candidate needs to know for one WorkItem: the goal, what came before it, and where from (R-8-10)."""
         assert board.mission is not None, "a Mission has WorkItems only after it was created"
         contract = view.item.contract
+        source = self._source(board)
         decisions = []
-        cited = [board.facts["created"], board.facts[f"authorized {view.work_item_id}"]]
         for work_item_id in contract.dependency_work_item_ids:
             accepted = board.facts.get(f"accepted {work_item_id}")
-            if accepted is not None and work_item_id in board.views:
-                cited.append(accepted)
+            if accepted in source.event_ids and accepted is not None and work_item_id in board.views:
                 goal = board.views[work_item_id].item.contract.goal
                 text = f"accepted: {goal}"[:4000]
                 decisions.append(ContextDecision(description=text, source_event_ids=(accepted,)))
         summary = f"Mission: {board.mission.objective}\nThis WorkItem: {contract.goal}"
-        return self._package(board, summary, cited, decisions, artifact_hashes, view.work_item_id)
+        return self._package(board, source, summary, decisions, artifact_hashes, view.work_item_id)
+
+    def _source(self, board: Board) -> SourceEventRange:
+        """The newest Events, up to the head; each of them is named."""
+        first = max(1, board.sequence - SOURCE_EVENTS_MAX + 1)
+        return SourceEventRange(
+            from_sequence=first, to_sequence=board.sequence, event_ids=tuple(board.event_ids[first - 1 :])
+        )
 
     def hand_over(self, board: Board) -> ContextPackage:
         """What a replacement Coordinator found when it took over: every open WorkItem, up to the head (R-7.2-11)."""
@@ -58,16 +67,13 @@ class CoordinatorPapers:
             counts[view.state] = counts.get(view.state, 0) + 1
         states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "no WorkItem yet"
         summary = f"Mission: {board.mission.objective}\nReconciled at sequence {board.sequence}: {states}"
-        cited = [board.facts["created"]]
-        if board.last_event_id is not None and board.last_event_id not in cited:
-            cited.append(board.last_event_id)
-        return self._package(board, summary, cited, [], (), None)
+        return self._package(board, self._source(board), summary, [], (), None)
 
     def _package(
         self,
         board: Board,
+        source: SourceEventRange,
         summary: str,
-        cited: list[str],
         decisions: list[ContextDecision],
         artifact_hashes: Iterable[str],
         work_item_id: str | None,
@@ -80,9 +86,7 @@ class CoordinatorPapers:
             version=1,
             mission_id=board.mission.mission_id,
             group_id=board.group_id,
-            source_event_range=SourceEventRange(
-                from_sequence=1, to_sequence=board.sequence, event_ids=tuple(dict.fromkeys(cited))
-            ),
+            source_event_range=source,
             artifact_hashes=tuple(dict.fromkeys(artifact_hashes)),
             summary=summary[:50_000],
             decisions=tuple(decisions),

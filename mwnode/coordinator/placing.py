@@ -217,19 +217,19 @@ class Placing:
             constraints=wanted.constraints,
         )
 
-    def refused(self, key: str, error: MissionWeaveError) -> None:
-        """A membership or an offer was refused: for a lasting reason somebody else is asked."""
+    def refused(self, key: str, error: MissionWeaveError) -> float | None:
+        """A membership or an offer was refused: for a lasting reason it is left alone for so many seconds."""
         engine = self.engine
         lasting = (ErrorCode.AUTH_FORBIDDEN, ErrorCode.INVALID_COMMAND, ErrorCode.INVALID_STATE_TRANSITION)
         if error.code not in lasting:
-            return
+            return None
         target = key.partition(" ")[2]
         until = engine.clock.monotonic() + 2 * DECLINED_SECONDS
         for view in engine.board.views.values():
             if key.startswith("member "):
                 self._barred[view.work_item_id, target] = until
-        engine.wait(key, DECLINED_SECONDS)
         engine.say(f"refused {key} {error.code.value}", f"{key} was refused ({error.code.value}): {error.message}")
+        return DECLINED_SECONDS
 
 
 def _newest(view: WorkView) -> dict[str, Offer]:

@@ -55,6 +55,8 @@ _PASSING = frozenset(
         ErrorCode.AUTH_INVALID_SIGNATURE,
     }
 )
+_FINISHED = {"submit": "submitted", "fail": "failed", "checkpoint": "checkpointed", "block": "blocked"}
+"""The log's word for each Command that ends a run."""
 _TERMINAL = frozenset({"verified", "cancelled"})
 
 
@@ -299,17 +301,21 @@ class WorkerEngine:
         """This job is over here; a result that was not accepted is kept aside for audit."""
         if job.alive and job.run_id is not None:
             self.emit(Kill(job.run_id, why))
+        self._forget(job, keep=keep)
+        self.note("work_left", workItemId=job.work_item_id, because=why)
+
+    def _forget(self, job: Job, *, keep: bool) -> None:
         self._free_slot(job)
         self.scheduler.remove(job.work_item_id)
         del self.jobs[job.work_item_id]
         if job.run_id is not None:
             self.runs.forget(job.run_id)
             self.emit(Discard(job.run_id, keep))
-        self.note("work_left", workItemId=job.work_item_id, because=why)
 
     def finish(self, job: Job, step: str) -> None:
         """The run's last Command was accepted: the slot is free, and the view decides what becomes of the item."""
-        self.drop(job, f"{step} was accepted")
+        self.note(_FINISHED[step], workItemId=job.work_item_id, attempt=job.attempt)
+        self._forget(job, keep=False)
 
     def _free_slot(self, job: Job) -> None:
         if self.scheduler.standing(job.work_item_id) in ("running", "preempting"):
