@@ -19,7 +19,7 @@ from mwnode.authority.state import (
     WORK_ITEMS,
     WorkItemRow,
 )
-from mwnode.authority.table import TERMINAL, UNFINISHED, admit_mission, admit_work_item
+from mwnode.authority.table import MISSION_LIVE, TERMINAL, UNFINISHED, admit_mission, admit_work_item
 from mwnode.authority.view import View
 from mwnode.protocol.commands import Payload
 from mwnode.protocol.documents import (
@@ -276,7 +276,9 @@ def end_item(
             ),
             cause=cause,
         )
-    if row.started:
+    mission_row = case.view.get(MISSIONS, row.item.mission_id)
+    # A Mission that ended admits no work, so there is nobody to clean up for it.
+    if row.started and mission_row is not None and mission_row.mission.state in MISSION_LIVE:
         _authorize_cleanup(case, row)
     return fact
 

@@ -19,7 +19,7 @@ from mwnode.authority.item_fold import find, fold
 from mwnode.authority.items import child_is_running, close_leases, emit, item_in_group
 from mwnode.authority.permissions import first_excess
 from mwnode.authority.request import EventFact
-from mwnode.authority.state import MISSIONS, WORK_ITEMS, MissionRow, WorkItemRow
+from mwnode.authority.state import CONTENTS, MISSIONS, WORK_ITEMS, MissionRow, WorkItemRow
 from mwnode.authority.table import MISSION_LIVE, admit_mission, admit_work_item
 from mwnode.authority.view import Overlay
 from mwnode.protocol.commands import MissionCreateChild
@@ -220,6 +220,14 @@ def on_item_ended(case: Case, row: WorkItemRow, cause: Cause) -> None:
 
 
 # --- folding ----------------------------------------------------------------------------------------------------------
+
+
+def share_contents(view: Overlay, hashes: tuple[str, ...], group_id: str) -> None:
+    """Fold that a child's Artifacts became results in the parent's Group: whoever sees those may read them (R-14-16)."""
+    for content_hash in hashes:
+        row = view.get(CONTENTS, content_hash)
+        if row is not None and group_id not in row.group_ids:
+            view.put(CONTENTS, structs.replace(row, group_ids=(*row.group_ids, group_id)))
 
 
 def _fold_child(view: Overlay, fact: EventFact) -> None:

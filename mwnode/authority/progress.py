@@ -10,7 +10,7 @@ from msgspec import UNSET
 from mwnode.authority.gate import needs_approval, standing_approval
 from mwnode.authority.items import is_satisfied
 from mwnode.authority.policy import Policy
-from mwnode.authority.state import EVIDENCE, WORK_ITEMS, MissionRow, WorkItemRow
+from mwnode.authority.state import EVIDENCE, MISSIONS, WORK_ITEMS, MissionRow, WorkItemRow
 from mwnode.authority.table import MISSION_LIVE, WORK_ITEM_STATES
 from mwnode.authority.view import View
 from mwnode.protocol.instants import Instant, parse
@@ -158,8 +158,14 @@ def _evidence(view: View, rows: list[WorkItemRow]) -> dict[str, int]:
         }
         required += len(needed)
         if row.item.state == "verified":
-            passed += len(needed) if row.child_mission_id is not None else len(needed & _accepted(view, row))
+            passed += len(needed) if _by_child(view, row) else len(needed & _accepted(view, row))
     return {"required": required, "passed": passed}
+
+
+def _by_child(view: View, row: WorkItemRow) -> bool:
+    """Whether a child's approved result is what verified the WorkItem; its own criteria were the child's to prove."""
+    child = view.get(MISSIONS, row.child_mission_id) if row.child_mission_id is not None else None
+    return child is not None and child.approval_id in row.evidence_ids
 
 
 def _accepted(view: View, row: WorkItemRow) -> set[tuple[str, str]]:
