@@ -14,9 +14,10 @@ from msgspec import UNSET
 
 from mwnode.authority import budget, capabilities
 from mwnode.authority.case import Case, refuse
+from mwnode.authority.permissions import first_excess
 from mwnode.authority.state import CONTENTS, WORK_ITEMS, MissionRow, WorkItemRow
 from mwnode.authority.view import View
-from mwnode.protocol.documents import ResourceGrant, WorkContract
+from mwnode.protocol.documents import WorkContract
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.instants import parse
 
@@ -45,7 +46,7 @@ def check_contract(
             f"{path}/executionApproval",
             "R-10.1-18",
         )
-    uncovered = uncovered_operation(contract.allowed_resources, mission_row.permissions)
+    uncovered = first_excess(contract.allowed_resources, mission_row.permissions)
     if uncovered is not None:
         resource, operation = uncovered
         _misfit(
@@ -63,18 +64,6 @@ def check_contract(
     )
     _check_child_capabilities(case, contract, mission_row)
     _check_cleanup(case, contract, mission_row, path)
-
-
-def uncovered_operation(asked: Iterable[ResourceGrant], held: Iterable[ResourceGrant]) -> tuple[str, str] | None:
-    """The first operation on a resource that ``held`` does not name (R-14-08, R-14-09)."""
-    allowed: dict[str, set[str]] = {}
-    for grant in held:
-        allowed.setdefault(grant.resource, set()).update(grant.operations)
-    for grant in asked:
-        for operation in grant.operations:
-            if operation not in allowed.get(grant.resource, ()):
-                return grant.resource, operation
-    return None
 
 
 def check_dependencies(

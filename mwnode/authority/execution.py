@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
-from mwnode.authority import budget, gate, leases, offline
+from mwnode.authority import budget, gate, leases, offline, usage
+from mwnode.authority.candidates import active_limit
 from mwnode.authority.case import Case, refuse
 from mwnode.authority.cooperation import pass_limit
 from mwnode.authority.item_fold import find, fold
 from mwnode.authority.items import (
     admit,
-    check_epoch,
     child_is_running,
     cleared_members,
     close_leases,
@@ -22,20 +22,17 @@ from mwnode.authority.items import (
     hold_execution,
     hold_ownership,
     is_satisfied,
-    item_in_group,
     live_owner,
     work_item,
 )
-from mwnode.authority.offers import active_limit
 from mwnode.authority.request import EventFact
-from mwnode.authority.state import AGENTS, LEASES, WORK_ITEMS, WorkItemRow
+from mwnode.authority.state import AGENTS
 from mwnode.authority.view import Overlay
 from mwnode.protocol.commands import (
     CORE,
     EXT,
     ExecutionLeaseRenew,
     OwnershipLeaseRenew,
-    ResourceUsageRecord,
     WorkBlock,
     WorkCheckpoint,
     WorkStart,
@@ -46,7 +43,6 @@ from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.events import (
     ExecutionLeaseRevoked,
     OwnershipLeaseRenewed,
-    ResourceUsageRecorded,
     WorkBlocked,
     WorkCheckpointed,
     WorkProgressed,
@@ -345,49 +341,6 @@ def _fold_unblocked(view: Overlay, fact: EventFact) -> None:
     )
 
 
-# --- usage ------------------------------------------------------------------------------------------------------------
-
-
-def record_usage(case: Case) -> None:
-    """Charge what an execution used to its WorkItem and the whole ancestry (R-12-26 to R-12-29, R-G-08).
-
-    The owner reports under its current lease; an Organization service may book what it learned later, on any lease
-    that the item ever had.
-    """
-    payload = case.payload(ResourceUsageRecord)
-    if "S" in case.roles:
-        row = item_in_group(case, case.reference("work_item_id", payload.work_item_id))
-        check_historical_lease(case, row, payload.execution_lease_id, payload.ownership_epoch)
-    else:
-        row = work_item(case, payload.work_item_id)
-        hold(case, row, payload.ownership_epoch)
-        hold_execution(case, row, payload.execution_lease_id)
-    case.expect_revision(row.item.revision)
-    budget.check_charge(case.view, row.item.work_item_id, payload.usage_delta)
-    offline.emit_usage(case, row, payload.execution_lease_id, payload.ownership_epoch, payload.usage_delta)
-
-
-def check_historical_lease(case: Case, row: WorkItemRow, lease_id: str, ownership_epoch: int) -> Lease:
-    """An Execution Lease of this item, open or closed: WORK_LEASE_EXPIRED for any other."""
-    found = case.view.get(LEASES, lease_id)
-    lease = None if found is None else found.lease
-    if lease is None or lease.lease_type != "execution" or lease.work_item_id != row.item.work_item_id:
-        refuse(ErrorCode.WORK_LEASE_EXPIRED, f"{lease_id} is no Execution Lease of this WorkItem", "R-12-26")
-    if lease.ownership_epoch != ownership_epoch:
-        check_epoch(row, ownership_epoch)
-        refuse(ErrorCode.WORK_STALE_OWNERSHIP, "the lease belongs to another Ownership Epoch", "R-12-26")
-    return lease
-
-
-def _fold_usage(view: Overlay, fact: EventFact) -> None:
-    payload = fact.payload
-    assert isinstance(payload, ResourceUsageRecorded)
-    budget.charge(view, payload.work_item_id, payload.usage_delta)
-    row = find(view, payload.work_item_id)
-    assert fact.sequence is not None
-    view.put(WORK_ITEMS, structs.replace(row, last_sequence=fact.sequence))
-
-
 # --- a replaced Session -----------------------------------------------------------------------------------------------
 
 
@@ -432,7 +385,7 @@ DECIDERS: dict[str, Callable[[Case], None]] = {
     "approval.grant_execution": gate.grant,
     f"{EXT}.core.work_execution_lease_renew": renew_execution,
     f"{CORE}.ownership_lease_renew": renew_ownership,
-    f"{EXT}.core.resource_usage_record": record_usage,
+    f"{EXT}.core.resource_usage_record": usage.record,
 }
 EVOLVERS: dict[str, Callable[[Overlay, EventFact], None]] = {
     "work.started": _fold_started,
@@ -444,5 +397,5 @@ EVOLVERS: dict[str, Callable[[Overlay, EventFact], None]] = {
     f"{CORE}.ownership_lease_renewed": _fold_ownership_renewed,
     f"{CORE}.lease_expired": leases.fold_expired,
     f"{EXT}.core.work_execution_lease_revoked": _fold_revoked,
-    f"{EXT}.core.resource_usage_recorded": _fold_usage,
+    f"{EXT}.core.resource_usage_recorded": usage.fold_recorded,
 }

@@ -11,9 +11,9 @@ from msgspec import UNSET, structs
 
 from mwnode.authority import budget
 from mwnode.authority.case import Case, refuse
-from mwnode.authority.contracts import uncovered_operation
 from mwnode.authority.item_fold import find, put
 from mwnode.authority.items import admit, check_epoch, emit, work_item
+from mwnode.authority.permissions import first_excess
 from mwnode.authority.policy import Policy
 from mwnode.authority.request import EventFact
 from mwnode.authority.state import APPROVALS, ApprovalRow, WorkItemRow
@@ -170,7 +170,7 @@ def _check_scope(case: Case, row: WorkItemRow, payload: ApprovalGrantExecution) 
     for operation in payload.operations:
         if operation not in permitted:
             _misfit(f"the Mission's permissions do not cover {operation}", "operations")
-    uncovered = uncovered_operation(payload.resources, contract.allowed_resources)
+    uncovered = first_excess(payload.resources, contract.allowed_resources)
     if uncovered is not None:
         _misfit(f"the contract does not allow {uncovered[1]} on {uncovered[0]}", "resources")
     if payload.budget is not None:

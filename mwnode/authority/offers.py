@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec import UNSET, UnsetType, structs
 
 from mwnode.authority import budget, packages
-from mwnode.authority.capabilities import covers, satisfies
+from mwnode.authority.candidates import active_limit, check_candidate, check_card, pins_of
 from mwnode.authority.case import Case, refuse
 from mwnode.authority.contracts import check_contract
 from mwnode.authority.cooperation import pass_limit
@@ -26,12 +26,12 @@ from mwnode.authority.items import (
 from mwnode.authority.leases import grant_work
 from mwnode.authority.membership import place
 from mwnode.authority.request import EventFact
-from mwnode.authority.state import AGENTS, AgentRow, WorkItemRow
+from mwnode.authority.state import AgentRow, WorkItemRow
 from mwnode.authority.table import OWNED, TERMINAL, admit_mission, admit_work_item
 from mwnode.authority.view import Overlay
 from mwnode.authority.work_item import check_author, check_reconciled, emit_revised, note_emergency
 from mwnode.protocol.commands import CORE, OfferDecline, WorkAcceptOffer, WorkOffer
-from mwnode.protocol.documents import CapabilityRef, Membership, Offer, OfferStatus, Owner, WorkContract
+from mwnode.protocol.documents import Membership, Offer, OfferStatus, Owner, WorkContract
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.events import OfferAccepted, OfferCreated, OfferDeclined
 
@@ -46,57 +46,6 @@ def offers_of(row: WorkItemRow) -> Offers:
 def expired(case: Case, offer: Offer) -> bool:
     """Whether a pending offer has run out; no Event says so (R-10.2-11)."""
     return case.passed(offer.expires_at)
-
-
-# --- eligibility ------------------------------------------------------------------------------------------------------
-
-
-def check_card(case: Case, agent_id: str, contract: WorkContract) -> AgentRow:
-    """The Agent's Card is in force and covers the contract: AUTH_FORBIDDEN (R-7.1-31, decision D9)."""
-    agent = case.view.get(AGENTS, agent_id)
-    if agent is None or agent.card.status != "active":
-        refuse(
-            ErrorCode.AUTH_FORBIDDEN, f"{agent_id} has no active Agent Card", "R-19-14", details={"agentId": agent_id}
-        )
-    if agent.card.valid_until is not UNSET and case.passed(agent.card.valid_until):
-        refuse(
-            ErrorCode.AUTH_FORBIDDEN, f"the Agent Card of {agent_id} is over", "R-19-14", details={"agentId": agent_id}
-        )
-    if not covers(agent.card.capabilities, contract.required_capabilities):
-        refuse(
-            ErrorCode.AUTH_FORBIDDEN,
-            f"{agent_id} does not have every capability that the contract requires",
-            "R-7.1-31",
-            details={"agentId": agent_id},
-        )
-    return agent
-
-
-def _check_candidate(case: Case, agent_id: str, contract: WorkContract) -> AgentRow:
-    """Candidates are Members already, and may accept offers (decisions D11, D14)."""
-    member = case.membership(as_agent(agent_id))
-    held = None if member is None else member.membership
-    if held is None or held.state == "ended" or _lapsed(case, held):
-        refuse(
-            ErrorCode.MEMBERSHIP_REQUIRED,
-            f"{agent_id} is no Member of this Group; send membership.change first",
-            "R-19-16",
-            details={"agentId": agent_id},
-        )
-    if "work.accept_offer" not in held.scopes:
-        refuse(
-            ErrorCode.AUTH_FORBIDDEN,
-            f"the Membership of {agent_id} does not let it accept offers",
-            "R-19-14",
-            details={"agentId": agent_id},
-        )
-    return check_card(case, agent_id, contract)
-
-
-def _lapsed(case: Case, membership: Membership) -> bool:
-    """A provisional Membership past its end is over, without an Event (decision D43)."""
-    until = membership.provisional_expires_at
-    return membership.state == "provisional" and until is not UNSET and case.passed(until)
 
 
 # --- work.offer -------------------------------------------------------------------------------------------------------
@@ -118,7 +67,7 @@ def offer(case: Case) -> None:
         known = row.item.contract.dependency_work_item_ids
         check_contract(case, contract, case.mission(), work_item_id=row.item.work_item_id, known_dependencies=known)
     _check_attempts(case, row, contract, revised)
-    agents = [_check_candidate(case, agent_id, contract) for agent_id in payload.candidate_agent_ids]
+    agents = [check_candidate(case, agent_id, contract) for agent_id in payload.candidate_agent_ids]
     offers = _offers_after(case, row, agents, payload.offer_expires_in_seconds)
     package_id, package_hash = _package(case, row, payload)
     check_reconciled(case, case.mission())
@@ -321,7 +270,7 @@ def accept(case: Case) -> None:
             owner=Owner(
                 agent_id=agent_id,
                 agent_card_version=agent.card.card_version,
-                capability_pins=_pins(agent, contract),
+                capability_pins=pins_of(agent, contract),
                 ownership_epoch=epoch,
                 ownership_lease_id=lease.lease_id,
                 accepted_at=case.now_text,
@@ -382,21 +331,6 @@ def _check_queue(case: Case, agent: AgentRow) -> None:
         agent.active > active,
         f"an Agent with more than {active} active WorkItems takes on no more",
         rule="R-20-02",
-    )
-
-
-def active_limit(case: Case, agent: AgentRow) -> int:
-    """Active WorkItems that an Agent may have: policy's number or its Card's, the smaller (decision D60)."""
-    return min(case.policy.active_work_items, agent.card.max_concurrency)
-
-
-def _pins(agent: AgentRow, contract: WorkContract) -> tuple[CapabilityRef, ...]:
-    """For each required capability the version that the Agent has."""
-    return tuple(
-        CapabilityRef(
-            id=required.id, version=next(h.version for h in agent.card.capabilities if satisfies(h, required))
-        )
-        for required in contract.required_capabilities
     )
 
 

@@ -13,12 +13,12 @@ from msgspec import UNSET
 
 from mwnode.authority import budget
 from mwnode.authority.case import Case, refuse
-from mwnode.authority.items import check_epoch, emit, hold_ownership
-from mwnode.authority.state import ACCOUNTS, LEASES, WorkItemRow
-from mwnode.protocol.commands import EXT, Payload, Usage
-from mwnode.protocol.documents import JsonObject, Lease
+from mwnode.authority.items import check_epoch, hold_ownership
+from mwnode.authority.state import LEASES, WorkItemRow
+from mwnode.authority.usage import emit_usage
+from mwnode.protocol.commands import Payload, Usage
+from mwnode.protocol.documents import Lease
 from mwnode.protocol.errors import ErrorCode
-from mwnode.protocol.events import ResourceUsageRecorded
 from mwnode.protocol.identifiers import OFFLINE_EXTENSION
 from mwnode.protocol.instants import parse
 from mwnode.protocol.scalars import Id, PositiveInteger, Timestamp
@@ -149,41 +149,6 @@ def _check_window(case: Case, lease: Lease, binding: OfflineBinding) -> None:
         _lapsed(f"policy grants {case.policy.offline_grace} seconds of grace", "R-11.5-18")
     if lease.closed_at is not UNSET and buffered > parse(lease.closed_at):
         _lapsed(f"the lease was closed at {lease.closed_at}, before the work was buffered", "R-11.5-24")
-
-
-def emit_usage(
-    case: Case,
-    row: WorkItemRow,
-    execution_lease_id: str,
-    ownership_epoch: int,
-    usage: Usage,
-    reconciliation: JsonObject | None = None,
-) -> None:
-    """Append the usage Event; folding it charges the whole ancestry (R-12-27, R-12-28). No revision moves."""
-    work_item_id = row.item.work_item_id
-    account = case.view.get(ACCOUNTS, work_item_id)
-    assert account is not None, "every WorkItem has an account (R-12-19)"
-    delta = budget.amounts_of(usage)
-    left = tuple(
-        None if rest is None else rest - delta[d]
-        for d, rest in enumerate(budget.effective_remainder(case.view, work_item_id))
-    )
-    emit(
-        case,
-        row,
-        f"{EXT}.core.resource_usage_recorded",
-        ResourceUsageRecorded(
-            revision=row.item.revision,
-            state=row.item.state,
-            work_item_id=work_item_id,
-            execution_lease_id=execution_lease_id,
-            ownership_epoch=ownership_epoch,
-            usage_delta=usage,
-            cumulative_usage=budget.usage_of(tuple(account.used[d] + delta[d] for d in range(6))),
-            remaining_budget=budget.wire_budget(left, budget.currency_of(case.view, work_item_id)),
-            offline_reconciliation=UNSET if reconciliation is None else reconciliation,
-        ),
-    )
 
 
 def _misfit(message: str, rule: str) -> NoReturn:

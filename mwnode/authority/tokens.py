@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from mwnode.authority import budget as ledger
 from mwnode.authority import gate
 from mwnode.authority.case import Refused, refuse
-from mwnode.authority.contracts import uncovered_operation
+from mwnode.authority.permissions import first_excess
 from mwnode.authority.policy import Policy
 from mwnode.authority.state import (
     AGENTS,
@@ -195,7 +195,7 @@ def _held(
         or lease.session_epoch != session_epoch
     ):
         refuse(ErrorCode.WORK_LEASE_EXPIRED, "a Capability Token needs the current Execution Lease", "R-12-07")
-    uncovered = uncovered_operation(request.resources, row.item.contract.allowed_resources)
+    uncovered = first_excess(request.resources, row.item.contract.allowed_resources)
     if uncovered is not None:
         refuse(ErrorCode.AUTH_FORBIDDEN, f"the contract does not allow {uncovered[1]} on {uncovered[0]}", "R-12-08")
     allowed = {operation for grant in row.item.contract.allowed_resources for operation in grant.operations}
@@ -218,7 +218,7 @@ def _approved(view: View, issuer: Issuer, row: WorkItemRow, request: CapabilityR
         if operation not in approval.operations:
             refuse(ErrorCode.APPROVAL_REQUIRED, f"the Execution Approval does not cover {operation}", "R-12-17")
     if approval.resources:
-        uncovered = uncovered_operation(request.resources, approval.resources)
+        uncovered = first_excess(request.resources, approval.resources)
         if uncovered is not None:
             refuse(
                 ErrorCode.APPROVAL_REQUIRED,
