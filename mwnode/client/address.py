@@ -33,7 +33,7 @@ class Address(Struct, frozen=True):
 
 
 def parse_address(url: str) -> Address:
-    """The node that ``wss://``, ``https://`` (or ``ws://``, ``http://`` on this machine) names; ClientError otherwise."""
+    """The node that a ``wss`` or ``https`` URL names, on this machine also ``ws`` or ``http``, else ClientError."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -242,7 +242,7 @@ class ClientEngine:
             )
 
     def tick(self) -> None:
-        """Call about once a second: sends a PING into silence; ConnectionLost when the peer has been silent too long."""
+        """Call about once a second: sends a PING into silence; ConnectionLost when the peer was silent for too long."""
         now = self._clock.monotonic()
         if self.phase is Phase.CLOSED:
             return

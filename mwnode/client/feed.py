@@ -1,8 +1,8 @@
 """One subscribed Group at the receiving end: order, duplicates, and what an early receipt means. Pure.
 
 On one connection a server never drops and keeps order, so an Event in its place proves that everything below it was
-delivered or withheld (decision A11). Only during a replay may the receipts of our own Commands come ahead of their place
-(decision A12): those wait here until their place is reached.
+delivered or withheld (decision A11). Only during a replay may the receipts of our own Commands come ahead of their
+place (decision A12): those wait here until their place is reached.
 """
 
 from __future__ import annotations

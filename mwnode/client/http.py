@@ -94,7 +94,7 @@ class HttpClient:
     # --- reading ---
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
-        """The JSON document at a path, for instance ``get("/v0.1/missions")``; ``None`` values of the query are left out.
+        """The JSON document at a path such as ``/v0.1/missions``; what is ``None`` in the query is left out.
 
         With a key, a session is opened for it when it is first needed.
         """

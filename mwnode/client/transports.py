@@ -1,9 +1,7 @@
-"""How messages travel: a WebSocket, or a pipe inside one process. The shell under the client's engine."""
+"""How messages travel: the shell under the client's engine. A node in the same process has a transport of its own."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -87,68 +85,3 @@ def websocket_dialer(url: str, ca: Path | str | None = None) -> Dial:
         return WebSocketTransport(session, socket)
 
     return dial
-
-
-class PipeEnd:
-    """One end of a pipe between a client and a node in the same process and event loop; made by ``pipe``.
-
-    ``send`` waits while the other end holds more than ``window`` messages unread.
-    """
-
-    def __init__(self, window: int) -> None:
-        self._window = window
-        self._inbox: deque[bytes] = deque()
-        self._arrived = asyncio.Event()
-        self._drained = asyncio.Event()
-        self._drained.set()
-        self._peer: PipeEnd | None = None
-
-    async def send(self, messages: Sequence[bytes]) -> None:
-        self.post(messages)
-        if self._peer is not None:
-            await self._peer._drained.wait()
-
-    def post(self, messages: Sequence[bytes]) -> None:
-        """Send without waiting."""
-        peer = self._peer
-        if peer is None:
-            raise ConnectionResetError("the pipe is closed")
-        peer._inbox.extend(messages)
-        peer._arrived.set()
-        if len(peer._inbox) > self._window:
-            peer._drained.clear()
-
-    @property
-    def unread(self) -> int:
-        """Messages that the other end has not taken yet."""
-        return len(self._peer._inbox) if self._peer is not None else 0
-
-    async def receive(self) -> bytes | None:
-        while not self._inbox:
-            if self._peer is None:
-                return None
-            self._arrived.clear()
-            await self._arrived.wait()
-        message = self._inbox.popleft()
-        if len(self._inbox) <= self._window // 2:
-            self._drained.set()
-        return message
-
-    async def close(self) -> None:
-        self.cut()
-
-    def cut(self) -> None:
-        """End the connection at both ends; what was sent before is still received."""
-        peer, self._peer = self._peer, None
-        for end in (self, peer):
-            if end is not None:
-                end._peer = None
-                end._arrived.set()
-                end._drained.set()
-
-
-def pipe(window: int = 1024) -> tuple[PipeEnd, PipeEnd]:
-    """Two joined ends."""
-    one, other = PipeEnd(window), PipeEnd(window)
-    one._peer, other._peer = other, one
-    return one, other

@@ -1,0 +1,1 @@
+"""How others reach the node: WebSocket for Agents, HTTP for humans, services and Artifacts."""

@@ -1,0 +1,227 @@
+"""Shell: the listening socket. WebSocket at ``/ws`` and HTTP beside it, on one port, by TLS 1.3.
+
+``serve`` is all that a program needs:
+
+    server = await serve(node, "127.0.0.1", 8765, tls=server_tls(certificate, key))
+    ...
+    await server.close()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp.abc import AbstractStreamWriter
+
+from mwnode.gateway.flow import Parcel
+from mwnode.gateway.http import add_routes
+from mwnode.gateway.hub import Connection, Hub
+from mwnode.gateway.metrics import Metrics
+from mwnode.gateway.ports import Authority
+from mwnode.protocol.errors import Rejection
+
+CONGESTED_BYTES = 256 * 1024
+"""Unsent bytes in a transport beyond which frames wait in the outbox instead."""
+TURN_MESSAGES = 64
+"""Messages of one connection handled in a row before others have their turn."""
+CLOSE_SECONDS = 2.0
+"""How long the peer may take to answer a WebSocket close."""
+HUB = web.AppKey("hub", Hub)
+
+logger = logging.getLogger(__name__)
+
+
+class _Socket(web.WebSocketResponse):
+    """A WebSocket that says in the protocol's words why an oversized message ends it, before it closes."""
+
+    connection: Connection | None = None
+    hub: Hub | None = None
+
+    async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
+        if code == WSCloseCode.MESSAGE_TOO_BIG and self.connection is not None and self.hub is not None:
+            self.hub.perform(self.connection, self.connection.engine.too_large())
+            self.hub.flush()
+        return await super().close(code=code, message=message, drain=drain)
+
+
+class _SocketPeer:
+    """Writes whole WebSocket frames straight to the transport; a batch of them is one write.
+
+    Frames are neither compressed nor masked (RFC 6455: a server masks nothing), so that many receivers share the bytes.
+    """
+
+    def __init__(self, socket: _Socket, transport: asyncio.Transport, writer: AbstractStreamWriter) -> None:
+        self._socket = socket
+        self._transport = transport
+        self._writer = writer
+
+    def write(self, parcels: Sequence[Parcel]) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(b"".join([parcel.joined or _join(parcel) for parcel in parcels]))
+
+    @property
+    def congested(self) -> bool:
+        return self._transport.get_write_buffer_size() > CONGESTED_BYTES
+
+    async def drained(self) -> None:
+        if self._transport.is_closing():
+            raise ConnectionResetError("the connection is closed")
+        await self._writer.drain()
+        # The transport signals room at its own marks; ours may lie between them.
+        while self.congested and not self._transport.is_closing():
+            await asyncio.sleep(0.01)
+
+    async def close(self, code: int, reason: str) -> None:
+        await self._socket.close(code=code, message=reason.encode()[:120])
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+def _join(parcel: Parcel) -> bytes:
+    """The frames of a parcel as unmasked WebSocket text frames, made once for all who get it."""
+    parts: list[bytes] = []
+    for frame in parcel.frames:
+        size = len(frame)
+        if size < 126:
+            parts.append(b"\x81%c" % size)
+        elif size < 65_536:
+            parts.append(b"\x81\x7e" + size.to_bytes(2, "big"))
+        else:
+            parts.append(b"\x81\x7f" + size.to_bytes(8, "big"))
+        parts.append(frame)
+    parcel.joined = b"".join(parts)
+    return parcel.joined
+
+
+async def _websocket(request: web.Request) -> web.StreamResponse:
+    hub = request.app[HUB]
+    socket = _Socket(
+        timeout=CLOSE_SECONDS,
+        autoping=True,
+        compress=False,
+        max_msg_size=hub.authority.limits.frame_bytes,
+        decode_text=False,
+    )
+    writer = await socket.prepare(request)
+    transport = request.transport
+    if transport is None:
+        return socket
+    connection = hub.attach(_SocketPeer(socket, transport, writer))
+    if isinstance(connection, Rejection):
+        await socket.send_str(hub.replies.error(connection, fatal=True).decode())
+        await socket.close(code=WSCloseCode.TRY_AGAIN_LATER)
+        return socket
+    socket.connection, socket.hub = connection, hub
+    try:
+        await _receive(hub, connection, socket)
+    finally:
+        hub.detach(connection)
+    return socket
+
+
+async def _receive(hub: Hub, connection: Connection, socket: _Socket) -> None:
+    in_a_row = 0
+    while True:
+        message = await socket.receive()
+        if message.type is WSMsgType.TEXT:
+            hub.receive(connection, message.data)
+        elif message.type is WSMsgType.BINARY:
+            hub.perform(connection, connection.engine.binary())
+        else:
+            return
+        in_a_row += 1
+        if in_a_row >= TURN_MESSAGES:
+            in_a_row = 0
+            await asyncio.sleep(0)
+
+
+class Server:
+    """A listening node. ``port`` is the one that was really taken."""
+
+    def __init__(self, hub: Hub, runner: web.AppRunner, host: str, port: int, secure: bool) -> None:
+        self.hub = hub
+        self._runner = runner
+        self.host = host
+        self.port = port
+        self.secure = secure
+
+    @property
+    def _netloc(self) -> str:
+        # Nobody can connect to "every address": name this machine instead.
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """Where Agents connect."""
+        return f"{'wss' if self.secure else 'ws'}://{self._netloc}/ws"
+
+    @property
+    def http(self) -> str:
+        """Where everybody else does."""
+        return f"{'https' if self.secure else 'http'}://{self._netloc}"
+
+    async def close(self, seconds: float = 5.0) -> None:
+        """Stop in order: what was accepted is answered, connections are closed with 1001 (decision E15)."""
+        await self.hub.stop(seconds)
+        await self._runner.cleanup()
+
+
+def server_tls(certificate: Path | str, key: Path | str) -> ssl.SSLContext:
+    """TLS 1.3 and nothing older (R-17.1-01). ValueError when certificate and key cannot be used."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_cert_chain(certificate, key)
+    except OSError as error:
+        raise ValueError(f"the certificate {certificate} or its key {key} cannot be used: {error}") from error
+    return context
+
+
+async def serve(
+    authority: Authority, host: str = "127.0.0.1", port: int = 0, *, tls: ssl.SSLContext | None = None
+) -> Server:
+    """Listen on a host and port (0 = any free one). Without ``tls`` the host must be a loopback address.
+
+    Raises ValueError for plain text elsewhere, OSError when the port cannot be taken.
+    """
+    if tls is None and not _is_loopback(host):
+        raise ValueError(f"{host} is no loopback address: plain text is for loopback only, use TLS there")
+    hub = Hub(authority)
+    app = web.Application(client_max_size=authority.limits.frame_bytes, handler_args={"lingering_time": 1.0})
+    app[HUB] = hub
+    app.router.add_get("/ws", _websocket)
+    add_routes(app, hub, Metrics(hub))
+    runner = web.AppRunner(
+        app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_SECONDS, keepalive_timeout=75.0
+    )
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port, ssl_context=tls, backlog=1024)
+        await site.start()
+    except BaseException:
+        await runner.cleanup()
+        raise
+    hub.start()
+    taken = _port_of(runner.addresses)
+    return Server(hub, runner, host, taken, tls is not None)
+
+
+def _port_of(addresses: Sequence[Any]) -> int:
+    port: int = addresses[0][1]
+    return port
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"

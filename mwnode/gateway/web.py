@@ -1,0 +1,189 @@
+"""What every HTTP handler shares: errors in the protocol's words, bearer tokens, queries, JSON. Shell."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from mwnode.authority.access import Sight, sight_of
+from mwnode.gateway.hub import Hub
+from mwnode.gateway.sessions import Bearer
+from mwnode.protocol import strict_json
+from mwnode.protocol.documents import Actor
+from mwnode.protocol.errors import HTTP_STATUS, ErrorCode, MissionWeaveError, Rejection, error_document
+from mwnode.protocol.strict_json import JsonFault, SchemaFault
+from mwnode.store.errors import StoreError
+from mwnode.store.port import ReadTransaction
+
+T = TypeVar("T")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+READERS = 2
+"""Threads that read the store for HTTP, so that a large view does not hold up the sockets."""
+QUESTION_BYTES = 64 * 1024
+"""Largest JSON question that is no Command."""
+
+logger = logging.getLogger(__name__)
+
+
+class Refusal(Exception):
+    """Ends a handler with an error document."""
+
+    def __init__(
+        self,
+        rejection: Rejection,
+        *,
+        status: int | None = None,
+        related_action_id: str | None = None,
+        snapshot_artifact_hash: str | None = None,
+    ) -> None:
+        super().__init__(rejection.message)
+        self.rejection = rejection
+        self.status = status or HTTP_STATUS[rejection.code]
+        self.related_action_id = related_action_id
+        self.snapshot_artifact_hash = snapshot_artifact_hash
+
+
+def refuse(code: ErrorCode, message: str, rule: str = "", status: int | None = None) -> Refusal:
+    """A refusal to raise."""
+    return Refusal(Rejection(code, message, rule), status=status)
+
+
+NOT_FOUND = Rejection(ErrorCode.GROUP_NOT_FOUND, "there is nothing of that name for this caller", "R-19-15")
+
+
+class Web:
+    """Tools of the handlers of one server."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.authority = hub.authority
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="mwnode-http")
+
+    def close(self) -> None:
+        """End the reading threads."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+
+    def guarded(self, handler: Handler) -> Handler:
+        """The handler with every failure turned into an error document (decisions B1, B13)."""
+
+        async def guard(request: web.Request) -> web.StreamResponse:
+            try:
+                return await handler(request)
+            except Refusal as refusal:
+                return self._error(request, refusal)
+            except MissionWeaveError as error:
+                return self._error(request, Refusal(error.rejection))
+            except web.HTTPRequestEntityTooLarge:
+                return self._error(request, refuse(ErrorCode.PROTOCOL_VIOLATION, "the body is too large", status=413))
+            except (web.HTTPException, ConnectionError, asyncio.CancelledError):
+                raise
+            except StoreError as error:
+                logger.error("%s %s: %s", request.method, request.path, error)
+                return self._error(request, refuse(ErrorCode.INTERNAL_ERROR, "the store cannot answer now", "R-19-35"))
+            except Exception:
+                logger.exception("%s %s failed", request.method, request.path)
+                return self._error(request, refuse(ErrorCode.INTERNAL_ERROR, "the node failed; try again", "R-19-35"))
+
+        return guard
+
+    def _error(self, request: web.Request, refusal: Refusal) -> web.Response:
+        document = error_document(
+            refusal.rejection,
+            self.authority.clock.now().text(),
+            related_action_id=refusal.related_action_id,
+            snapshot_artifact_hash=refusal.snapshot_artifact_hash,
+        )
+        headers = {}
+        if refusal.rejection.retry_after_ms is not None:
+            headers["Retry-After"] = str(-(-refusal.rejection.retry_after_ms // 1000))
+        if refusal.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        response = json_response(document, refusal.status)
+        response.headers.update(headers)
+        if request.can_read_body and not request.content.at_eof():
+            # What is left of the body is not read: the connection cannot be used for another request.
+            response.force_close()
+        return response
+
+    def bearer(self, request: web.Request) -> Bearer:
+        """Who asks; a refusal without a valid token (decision B8)."""
+        found = self.hub.sessions.bearer(request.headers.get("Authorization"))
+        if isinstance(found, Rejection):
+            raise Refusal(found)
+        return found
+
+    def bearer_if_any(self, request: web.Request) -> Bearer | None:
+        """Who asks, where that is known."""
+        found = self.hub.sessions.bearer(request.headers.get("Authorization"))
+        return found if isinstance(found, Bearer) else None
+
+    async def read(self, question: Callable[[ReadTransaction], T]) -> T:
+        """Ask the store on a reading thread."""
+
+        def ask() -> T:
+            with self.authority.read() as view:
+                return question(view)
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, ask)
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Do something slow off the loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+
+    async def question(self, request: web.Request, kind: type[T]) -> T:
+        """The typed JSON body of a request that is no Command."""
+        length = request.content_length
+        if length is not None and length > QUESTION_BYTES:
+            raise refuse(ErrorCode.PROTOCOL_VIOLATION, "the body is too large", status=413)
+        raw = await request.read()
+        if len(raw) > QUESTION_BYTES:
+            raise refuse(ErrorCode.PROTOCOL_VIOLATION, "the body is too large", status=413)
+        try:
+            return strict_json.decode(raw, kind)
+        except JsonFault as fault:
+            raise refuse(ErrorCode.PROTOCOL_VIOLATION, str(fault), "R-19-34") from fault
+        except SchemaFault as fault:
+            raise Refusal(
+                Rejection(ErrorCode.SCHEMA_VALIDATION_FAILED, str(fault), "R-19-18", {"path": fault.path})
+            ) from fault
+
+    def sight(self, view: ReadTransaction, group_id: str, principal: Actor) -> Sight:
+        """What the caller sees of a Group; a refusal otherwise."""
+        sight = sight_of(view, principal, group_id, self.authority.clock.now())
+        if isinstance(sight, Rejection):
+            raise Refusal(sight)
+        return sight
+
+
+def json_response(value: Any, status: int = 200) -> web.Response:
+    """A JSON answer."""
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+def raw_json(body: bytes, status: int = 200) -> web.Response:
+    """A JSON answer from its bytes."""
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+def number(request: web.Request, name: str, default: int, lowest: int, highest: int) -> int:
+    """An integer of the query; 400 outside its range (decision B9)."""
+    text = request.query.get(name)
+    if text is None:
+        return default
+    try:
+        if not text.isascii() or not text.isdigit() or len(text) > 16:
+            raise ValueError
+        value = int(text)
+        if not lowest <= value <= highest:
+            raise ValueError
+    except ValueError:
+        raise refuse(
+            ErrorCode.INVALID_COMMAND, f"{name} must be an integer from {lowest} to {highest}", "R-19-19"
+        ) from None
+    return value
