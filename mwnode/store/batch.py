@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct
 
+from mwnode.authority.archival import erased_payload
 from mwnode.authority.case import Context, Services
 from mwnode.authority.decide import decide, decide_due
 from mwnode.authority.evolve import evolve
@@ -38,6 +39,7 @@ from mwnode.protocol import jcs
 from mwnode.protocol.commands import Payload
 from mwnode.protocol.documents import Actor, Command, Event, FirstAdmissionRecord, PolicyLogEntry
 from mwnode.protocol.errors import SIGNED_DOCUMENT_REJECTED, ErrorCode, Rejection
+from mwnode.protocol.events import EventTombstoned
 from mwnode.protocol.identifiers import uuid7_urn
 from mwnode.protocol.instants import Instant
 from mwnode.protocol.ports import Entropy
@@ -376,6 +378,9 @@ class Batch:
             self._append(fact, signed, command_number, command)
             for fact, signed in zip(decision.facts, prepared.events, strict=True)
         ]
+        for fact in decision.facts:
+            if isinstance(fact.payload, EventTombstoned):
+                self._erase(fact.group_id or ORGANIZATION, fact.payload, fact.event_id)
         for (table, row), encoded in zip(decision.changes, prepared.rows, strict=True):
             self.txn.put_encoded(table, row, encoded)
         for note in decision.policy_notes:
@@ -387,6 +392,18 @@ class Batch:
             self.registry = decision.registry
             self._context = None
         return stored
+
+    def _erase(self, group_id: str, tombstone: EventTombstoned, tombstone_event_id: str) -> None:
+        """Put a tombstone where a Message's Event was: same ID, place, hash and chain, signed anew (decision F17)."""
+        stored = self.txn.event(group_id, tombstone.sequence)
+        if stored is None or stored.event_id != tombstone.event_id:
+            raise ValueError(f"{group_id} {tombstone.sequence} is not Event {tombstone.event_id}")
+        event = msgspec.json.decode(stored.event, type=Event)
+        payload = erased_payload(event.payload, tombstone_event_id, tombstone.policy_reason)
+        draft = msgspec.structs.replace(event, payload=payload, signature=UNSIGNED)
+        self.txn.erase_event(
+            group_id, tombstone.sequence, sign_bytes(draft, self.authority_key, event.occurred_at).encoded
+        )
 
     def _append(
         self, fact: EventFact, signed: SignedBytes, command_number: int | None, command: Command | None

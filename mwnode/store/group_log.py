@@ -47,6 +47,8 @@ _encode = msgspec.json.Encoder().encode
 ORGANIZATION_NUMBER: Final = 0
 _HASH_PREFIX: Final = 16
 _POSITION: Final = b"position"
+_ERASED: Final = b"erased"
+"""Set while pages may still hold the bytes of erased Events."""
 
 
 class Heads:
@@ -440,6 +442,28 @@ class LogWriting(LogReading):
         position = self._next("log", U64)
         self.pages.put("meta", _POSITION, U64.pack(position))
         return position
+
+    def erase_event(self, group_id: str, sequence: int, event: bytes) -> None:
+        """Put other bytes in an Event's place; its signing hash and chain value stay (decision F17).
+
+        The Command that caused it said the same words: only its hash is kept. Freed pages hold the old bytes until
+        ``mwnode compact`` (decision F41).
+        """
+        record = self.record(group_id, sequence)
+        if record is None:
+            raise StoreCorrupt(f"{group_id} has no Event {sequence}", f"group {group_id} sequence {sequence}")
+        erased = NewEvent(
+            group_id, "", record.occurred_at, record.accepted_at, event, record.signing_hash, record.command_number
+        )
+        value = encode_log_record(erased, record.group_number, sequence, record.chain)
+        self.pages.replace("log", U64.pack(record.position), value)
+        if record.command_number is not None:
+            key = U64.pack(record.command_number)
+            command = self.pages.get("commands", key)
+            if command is not None:
+                signing_hash, accepted_at, _ = decode_command_record(record.command_number, command)
+                self.pages.replace("commands", key, encode_command_record(signing_hash, b"", accepted_at))
+        self.pages.put("meta", _ERASED, b"1")
 
     def put_command(self, signing_hash: bytes, command: bytes, accepted_at: str) -> int:
         number = self._next("commands", U64)

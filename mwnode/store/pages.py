@@ -79,6 +79,14 @@ class WritePages(ReadPages):
         """Set a key."""
         self.buffers[db][key] = value
 
+    def replace(self, db: str, key: bytes, value: bytes) -> None:
+        """Set a key that exists already, also in a database that is appended to."""
+        buffer = self.buffers[db]
+        if key in buffer:
+            buffer[key] = value
+        else:
+            self.txn.put(key, value, db=self.dbs[db])
+
     def delete(self, db: str, key: bytes) -> None:
         """Remove a key, if it is there."""
         self.buffers[db][key] = None

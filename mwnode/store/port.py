@@ -197,6 +197,9 @@ class WriteTransaction(ReadTransaction, Protocol):
     def append_event(self, event: NewEvent) -> StoredEvent:
         """Append to a log at the next sequence and chain on."""
 
+    def erase_event(self, group_id: str, sequence: int, event: bytes) -> None:
+        """Put a signed tombstone in an Event's place; ID, place, signing hash and chain value stay (decision F17)."""
+
     def put_command(self, signing_hash: bytes, command: bytes, accepted_at: str) -> int:
         """Keep an accepted Command with its first admission; its number."""
 
