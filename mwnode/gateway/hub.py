@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from mwnode.authority.access import sight_of
 from mwnode.authority.state import AGENTS
+from mwnode.gateway.connection import Connection, Peer
+from mwnode.gateway.cursors import Cursors
 from mwnode.gateway.delivery import Delivery
 from mwnode.gateway.engine import (
     GOING_AWAY,
@@ -20,7 +19,6 @@ from mwnode.gateway.engine import (
     Acknowledge,
     Close,
     Effect,
-    Engine,
     Follow,
     OpenSession,
     Phase,
@@ -29,78 +27,24 @@ from mwnode.gateway.engine import (
     Submit,
     action_id_of,
 )
-from mwnode.gateway.flow import Outbox, Parcel
 from mwnode.gateway.handshake import card_fault
+from mwnode.gateway.mailbox import Mailbox
 from mwnode.gateway.ports import Authority, Origin, SessionGrant
 from mwnode.gateway.replies import Replies
 from mwnode.gateway.sessions import Sessions
-from mwnode.gateway.subscription import Subscription
-from mwnode.protocol.documents import Actor, PresenceRecord
+from mwnode.protocol.documents import PresenceRecord
 from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.events import AgentCardRegistered, SessionOpened
 from mwnode.protocol.instants import parse
 from mwnode.store.batch import Accepted, CommittedEvent
-from mwnode.store.port import WriteTransaction
 from mwnode.trust.verification import Failure
 
 FLUSH_BYTES = 256 * 1024
 """How much is handed to a transport at once."""
-MAIL_TURN = 1024
-"""Messages from other threads handled before sockets have their turn again."""
 FENCED_SECONDS = 5.0
 """How long a fenced connection may stay idle before it is closed (decision A20)."""
 
 logger = logging.getLogger(__name__)
-
-
-class Peer(Protocol):
-    """The transport of one connection."""
-
-    def write(self, parcels: Sequence[Parcel]) -> None:
-        """Hand frames to the transport, which may buffer them."""
-
-    @property
-    def congested(self) -> bool:
-        """Whether the transport holds so much unsent that no more should be written."""
-
-    async def drained(self) -> None:
-        """Wait until the transport can take more; OSError when it is gone."""
-
-    async def close(self, code: int, reason: str) -> None:
-        """Close after what was written, by the WebSocket's own handshake."""
-
-    def abort(self) -> None:
-        """Cut the connection."""
-
-
-class Connection:
-    """One connection: protocol engine, outbox, transport."""
-
-    def __init__(self, hub: Hub, peer: Peer) -> None:
-        limits = hub.authority.limits
-        self._hub = hub
-        self.peer = peer
-        self.engine = Engine(hub.authority, hub.replies)
-        self.outbox = Outbox(limits.outbox_frames, limits.outbox_bytes)
-        self.subscriptions: dict[str, Subscription] = {}
-        self.withheld: dict[tuple[str, int], None] = {}
-        self.origin: Origin | None = None
-        self.pinged_at = self.engine.connected_at
-        self.fenced_at: float | None = None
-        self.closing: Close | None = None
-        self.writer: asyncio.Task[None] | None = None
-        self.gone = False
-
-    @property
-    def actor(self) -> Actor:
-        return self.engine.actor
-
-    @property
-    def receiving(self) -> bool:
-        return self.engine.phase is Phase.LIVE
-
-    def touched(self) -> None:
-        self._hub.dirty[id(self)] = self
 
 
 class Hub:
@@ -111,22 +55,19 @@ class Hub:
         self.replies = Replies(authority.clock, authority.entropy)
         self.sessions = Sessions(authority)
         self.delivery = Delivery(authority, self.replies, self._schedule_pump)
-        self.dirty: dict[int, Connection] = {}
+        self._dirty: dict[int, Connection] = {}
         self.connections: dict[int, Connection] = {}
         self.presence: dict[str, PresenceRecord] = {}
         self.stopping = False
         self.on_batch: list[Callable[[Sequence[CommittedEvent]], None]] = []
         self.on_command: Callable[[str, str], None] = lambda transport, outcome: None
         """Told the transport and outcome of every Command, for the metrics."""
-        self._mail: deque[Callable[[], None]] = deque()
-        self._batches: deque[Sequence[CommittedEvent]] = deque()
-        self._called = False
+        self._mailbox = Mailbox(self._publish, self.flush)
+        self._cursors = Cursors(authority, self.post)
         self._handshaking: set[int] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pump_scheduled = False
         self._flush_scheduled = False
-        self._cursors: dict[tuple[str, str], int] = {}
-        self._saving: Future[None] | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._registry_seen: object = None
@@ -136,7 +77,8 @@ class Hub:
     def start(self) -> None:
         """Begin to serve on the running loop."""
         self._loop = asyncio.get_running_loop()
-        self.authority.add_listener(self._committed)
+        self._mailbox.start()
+        self.authority.add_listener(self._mailbox.committed)
         self._ticker = asyncio.create_task(self._tick_for_ever(), name="mwnode gateway timer")
 
     async def stop(self, seconds: float = 5.0) -> None:
@@ -156,7 +98,7 @@ class Hub:
         for connection in tuple(self.connections.values()):
             connection.peer.abort()
             self.detach(connection)
-        self.authority.remove_listener(self._committed)
+        self.authority.remove_listener(self._mailbox.committed)
         if self._ticker is not None:
             self._ticker.cancel()
         for task in tuple(self._tasks):
@@ -166,50 +108,14 @@ class Hub:
     def _busy(self) -> bool:
         return (
             any(connection.engine.in_flight or connection.outbox for connection in self.connections.values())
-            or bool(self._cursors)
-            or self._saving is not None
+            or self._cursors.busy
         )
 
-    # --- between threads ---
+    # --- what was committed ---
 
     def post(self, work: Callable[[], None]) -> None:
-        """Run something on the loop soon; from any thread. One wake-up serves all that gathers until then."""
-        self._mail.append(work)
-        self._call()
-
-    def _committed(self, events: Sequence[CommittedEvent]) -> None:
-        self._batches.append(events)
-        self._call()
-
-    def _call(self) -> None:
-        # Set before the loop looks into the boxes: whoever finds it set has put its message where it will be seen.
-        if self._called or self._loop is None:
-            return
-        self._called = True
-        try:
-            self._loop.call_soon_threadsafe(self._open_mail)
-        except RuntimeError:
-            # The loop has ended: nobody is left to be told.
-            self._mail.clear()
-            self._batches.clear()
-
-    def _open_mail(self) -> None:
-        self._called = False
-        for _ in range(MAIL_TURN):
-            # Events go first: a receipt that was delivered in its place need not be sent again.
-            if self._batches:
-                work: Callable[[], None] = partial(self._publish, self._batches.popleft())
-            elif self._mail:
-                work = self._mail.popleft()
-            else:
-                break
-            try:
-                work()
-            except Exception:
-                logger.exception("a message from the writer could not be handled")
-        else:
-            self._call()
-        self.flush()
+        """Run something on the loop soon; from any thread."""
+        self._mailbox.post(work)
 
     def _publish(self, events: Sequence[CommittedEvent]) -> None:
         for event in events:
@@ -241,7 +147,7 @@ class Hub:
             return Rejection(
                 ErrorCode.BACKPRESSURE, "the node takes no more connections now", "R-19-32", retry_after_ms=1000
             )
-        connection = Connection(self, peer)
+        connection = Connection(self.authority, self.replies, peer, self._touched)
         connection.engine.accepting = not self.stopping
         self.connections[id(connection)] = connection
         self._handshaking.add(id(connection))
@@ -255,7 +161,7 @@ class Hub:
         connection.outbox.drop()
         self.connections.pop(id(connection), None)
         self._handshaking.discard(id(connection))
-        self.dirty.pop(id(connection), None)
+        self._dirty.pop(id(connection), None)
         if connection.writer is not None and not connection.writer.done():
             connection.writer.cancel()
 
@@ -270,21 +176,23 @@ class Hub:
                 case Submit():
                     self._submit(connection, effect)
                 case Send():
-                    connection.outbox.put_first(effect.frame)
-                    connection.touched()
+                    self._send(connection, effect.frame)
                 case Follow():
                     self.delivery.follow(connection, effect.frame)
                 case Acknowledge():
-                    self._acknowledge(connection, effect)
+                    for fault in self._cursors.acknowledge(connection.actor, effect.frame):
+                        self._send(connection, self.replies.error(fault, related_frame_id=effect.frame.frame_id))
                 case Present():
                     self.presence[effect.record.agent_id] = effect.record
                 case OpenSession():
                     self._open_session(connection, effect)
                 case Close():
                     self._close(connection, effect)
-        if self.dirty and not self._flush_scheduled and self._loop is not None:
-            self._flush_scheduled = True
-            self._loop.call_soon(self.flush)
+        self._schedule_flush()
+
+    def _send(self, connection: Connection, frame: bytes) -> None:
+        connection.outbox.put_first(frame)
+        connection.touched()
 
     def _submit(self, connection: Connection, submit: Submit) -> None:
         origin = connection.origin
@@ -309,8 +217,7 @@ class Hub:
         frame = self.replies.error(
             rejection, related_frame_id=submit.frame_id, related_action_id=action_id_of(submit.raw)
         )
-        connection.outbox.put_first(frame)
-        connection.touched()
+        self._send(connection, frame)
 
     # --- sessions ---
 
@@ -372,58 +279,21 @@ class Hub:
         if fault is not None:
             self.perform(connection, connection.engine.end(fault))
 
-    # --- ACK ---
-
-    def _acknowledge(self, connection: Connection, effect: Acknowledge) -> None:
-        """Move durable Cursors: never beyond the head, never back (decision A10)."""
-        actor = connection.actor
-        now = self.authority.clock.now()
-        with self.authority.read() as view:
-            for entry in effect.frame.acknowledgements:
-                sight = sight_of(view, actor, entry.group_id, now)
-                if isinstance(sight, Rejection):
-                    fault = sight
-                elif entry.sequence > view.head(entry.group_id):
-                    text = "the Cursor lies beyond the newest Event of the Group"
-                    fault = Rejection(ErrorCode.INVALID_COMMAND, text, "R-16-04")
-                else:
-                    key = (actor.id, entry.group_id)
-                    self._cursors[key] = max(entry.sequence, self._cursors.get(key, 0))
-                    continue
-                details = {**(fault.details or {}), "groupId": entry.group_id}
-                refusal = Rejection(fault.code, fault.message, fault.rule, details)
-                connection.outbox.put_first(self.replies.error(refusal, related_frame_id=effect.frame.frame_id))
-                connection.touched()
-        self._save_cursors()
-
-    def _save_cursors(self) -> None:
-        """Write what gathered, one write at a time."""
-        if self._saving is not None or not self._cursors:
-            return
-        cursors, self._cursors = self._cursors, {}
-
-        def write(txn: WriteTransaction) -> None:
-            for (agent_id, group_id), sequence in cursors.items():
-                txn.put_cursor(agent_id, group_id, sequence)
-
-        self._saving = self.authority.call(write)
-        self._saving.add_done_callback(lambda done: self.post(lambda: self._saved(done)))
-
-    def _saved(self, done: Future[None]) -> None:
-        self._saving = None
-        failure = done.exception()
-        if failure is not None:
-            # A Cursor that was not kept only means that more is sent again after a reconnect.
-            logger.error("Cursors could not be saved: %s", failure)
-        self._save_cursors()
-
     # --- sending ---
+
+    def _touched(self, connection: Connection) -> None:
+        self._dirty[id(connection)] = connection
+
+    def _schedule_flush(self) -> None:
+        if self._dirty and not self._flush_scheduled and self._loop is not None:
+            self._flush_scheduled = True
+            self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Write what was queued, once for each connection."""
         self._flush_scheduled = False
-        while self.dirty:
-            _, connection = self.dirty.popitem()
+        while self._dirty:
+            _, connection = self._dirty.popitem()
             if connection.writer is None and not connection.gone:
                 self._flush_one(connection)
 
@@ -468,9 +338,7 @@ class Hub:
         if connection.closing is None:
             connection.closing = close
             connection.touched()
-            if not self._flush_scheduled and self._loop is not None:
-                self._flush_scheduled = True
-                self._loop.call_soon(self.flush)
+            self._schedule_flush()
 
     # --- replay ---
 
@@ -511,8 +379,7 @@ class Hub:
                     self._close(connection, Close(GOING_AWAY, "nothing was heard from you"))
                 elif silent > limits.ping_interval and now - connection.pinged_at > limits.ping_interval:
                     connection.pinged_at = now
-                    connection.outbox.put_first(self.replies.ping())
-                    connection.touched()
+                    self._send(connection, self.replies.ping())
         self._check_keys()
         instant = self.authority.clock.now()
         for agent_id in [agent for agent, record in self.presence.items() if parse(record.expires_at) <= instant]:

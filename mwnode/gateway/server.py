@@ -21,9 +21,10 @@ from typing import Any
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
+from mwnode.gateway.connection import Connection
 from mwnode.gateway.flow import Parcel
 from mwnode.gateway.http import add_routes
-from mwnode.gateway.hub import Connection, Hub
+from mwnode.gateway.hub import Hub
 from mwnode.gateway.metrics import Metrics
 from mwnode.gateway.ports import Authority
 from mwnode.protocol.errors import Rejection

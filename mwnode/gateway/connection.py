@@ -1,0 +1,67 @@
+"""One connection: its protocol engine, what it follows, what waits to be sent, and its transport."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from mwnode.gateway.engine import Close, Engine, Phase
+from mwnode.gateway.flow import Outbox, Parcel
+from mwnode.gateway.ports import Authority, Origin
+from mwnode.gateway.replies import Replies
+from mwnode.gateway.subscription import Subscription
+from mwnode.protocol.documents import Actor
+
+
+class Peer(Protocol):
+    """The transport of one connection."""
+
+    def write(self, parcels: Sequence[Parcel]) -> None:
+        """Hand frames to the transport, which may buffer them."""
+
+    @property
+    def congested(self) -> bool:
+        """Whether the transport holds so much unsent that no more should be written."""
+
+    async def drained(self) -> None:
+        """Wait until the transport can take more; OSError when it is gone."""
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close after what was written, by the WebSocket's own handshake."""
+
+    def abort(self) -> None:
+        """Cut the connection."""
+
+
+class Connection:
+    """One connection: protocol engine, outbox, transport."""
+
+    def __init__(
+        self, authority: Authority, replies: Replies, peer: Peer, touched: Callable[[Connection], None]
+    ) -> None:
+        """``touched`` is told whenever something was queued."""
+        limits = authority.limits
+        self._touched = touched
+        self.peer = peer
+        self.engine = Engine(authority, replies)
+        self.outbox = Outbox(limits.outbox_frames, limits.outbox_bytes)
+        self.subscriptions: dict[str, Subscription] = {}
+        self.withheld: dict[tuple[str, int], None] = {}
+        self.origin: Origin | None = None
+        self.pinged_at = self.engine.connected_at
+        self.fenced_at: float | None = None
+        self.closing: Close | None = None
+        self.writer: asyncio.Task[None] | None = None
+        self.gone = False
+
+    @property
+    def actor(self) -> Actor:
+        return self.engine.actor
+
+    @property
+    def receiving(self) -> bool:
+        return self.engine.phase is Phase.LIVE
+
+    def touched(self) -> None:
+        self._touched(self)
