@@ -94,7 +94,9 @@ class Scene(World):
             **changes,
         }
 
-    def found(self, mission_id: str, group_id: str, *, budget: dict[str, Any] | None = None, **changes: Any) -> Decision:
+    def found(
+        self, mission_id: str, group_id: str, *, budget: dict[str, Any] | None = None, **changes: Any
+    ) -> Decision:
         payload = self.mission_payload(mission_id, group_id, **changes)
         if budget is not None:
             payload["budget"] = budget
