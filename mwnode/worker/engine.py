@@ -135,6 +135,10 @@ class WorkerEngine:
         for job in self.jobs.values():
             job.hold = None
             job.steps.clear()
+        for state in self.groups.values():
+            if state.live:
+                for view in list(state.views.values()):
+                    self.settle(view)
 
     def disconnected(self) -> None:
         """The link is gone: nothing new is started until it is back (R-11.5-06)."""

@@ -304,6 +304,7 @@ class Worker:
 
     async def _listen(self) -> None:
         async for event in self.client.events():
+            self._link()  # an Event of a new session must not find an engine that thinks it is offline
             self._take(event)
             self._wake.set()
 
