@@ -351,6 +351,10 @@ class LogReading:
         number = self.command_number(signing_hash)
         return None if number is None else self.command_admission(number)
 
+    def erasures_linger(self) -> bool:
+        """Whether free pages may still hold the bytes of erased Events."""
+        return self.pages.get("meta", _ERASED) is not None
+
     def policy_log(self, group_id: str | None, after: int = 0, limit: int = 1000) -> list[PolicyLogEntry]:
         number = ORGANIZATION_NUMBER if group_id is None else self.group_number(group_id)
         if number is None or limit <= 0:
@@ -463,7 +467,18 @@ class LogWriting(LogReading):
             if command is not None:
                 signing_hash, accepted_at, _ = decode_command_record(record.command_number, command)
                 self.pages.replace("commands", key, encode_command_record(signing_hash, b"", accepted_at))
-        self.pages.put("meta", _ERASED, b"1")
+        self.remember_erasures()
+
+    def forget_erasures(self) -> bool:
+        """Free pages hold no erased Event any more; whether any did."""
+        pending = self.pages.get("meta", _ERASED) is not None
+        self.pages.delete("meta", _ERASED)
+        return pending
+
+    def remember_erasures(self, pending: bool = True) -> None:
+        """Free pages may hold bytes of erased Events until the file is compacted (decision F41)."""
+        if pending:
+            self.pages.put("meta", _ERASED, b"1")
 
     def put_command(self, signing_hash: bytes, command: bytes, accepted_at: str) -> int:
         number = self._next("commands", U64)

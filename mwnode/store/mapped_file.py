@@ -37,6 +37,7 @@ READERS_MAX: Final = 1024
 SPARE_TRANSACTIONS: Final = 16
 GROW_WAIT_SECONDS: Final = 10.0
 """How long growing waits for readers before the batch is refused; it is tried again with the next one."""
+UNWRITTEN_PAGES_MAX: Final = 64
 SPARE_SHARE: Final = 8
 """The map is doubled ahead of need when less than one such part of it is free."""
 
@@ -125,6 +126,9 @@ class MappedFile:
 
     def _map(self) -> None:
         size = self.path.stat().st_size if self.path.exists() else 0
+        if self.path.exists() and not size:
+            # LMDB would take it for a new store and nobody would hear that everything is gone.
+            raise StoreCorrupt(f"{self.path} is empty: restore a backup, or remove it to begin anew", str(self.path))
         wanted = MAP_BYTES_FIRST
         while wanted < size * 2 and wanted < self.map_bytes_max:
             wanted *= 2
@@ -148,6 +152,24 @@ class MappedFile:
             )
         except lmdb.Error as error:
             raise translated(error, self.path) from error
+        self._check_length()
+
+    def _check_length(self) -> None:
+        """Refuse a file that was cut off: touching a page behind its end would kill the process.
+
+        LMDB leaves pages at the end unwritten that a transaction took and gave back; a file that is short by a few
+        pages may be whole. It is made longer, so that a missing page reads as damage.
+        """
+        needed, size = self.used_bytes(), self.path.stat().st_size
+        if size >= needed:
+            return
+        if needed - size > UNWRITTEN_PAGES_MAX * int(self.lmdb.stat()["psize"]):
+            raise StoreCorrupt(f"{self.path} is cut off: {size} of {needed} bytes; restore a backup", str(self.path))
+        try:
+            with self.path.open("r+b") as file:
+                file.truncate(needed)
+        except OSError as error:
+            raise StoreReadOnly(f"{self.path} must be made {needed} bytes long: {error.strerror}") from error
 
     def _prepare(self) -> None:
         """Open the named databases; check the format or set it in a new file."""
@@ -269,6 +291,25 @@ class MappedFile:
         finally:
             # After commit this does nothing. A write transaction left open would block the file for ever.
             txn.abort()
+
+    def copy(self, target: Path, *, compact: bool) -> None:
+        """Write one committed state to a new file.
+
+        The map is grown first, so that a writer need not wait for the copy's end to grow it.
+        """
+        if not self.read_only:
+            with self.writer:
+                if self.map_bytes() < min(self.used_bytes() * 2, self.map_bytes_max):
+                    self.grow(self.used_bytes() * 2)
+        self.enter_reader()
+        try:
+            file = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            try:
+                self.lmdb.copyfd(file, compact=compact)
+            finally:
+                os.close(file)
+        finally:
+            self.leave_reader()
 
     # --- room ---
 
