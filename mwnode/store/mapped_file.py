@@ -179,13 +179,14 @@ class MappedFile:
                 raise StoreTooNew(str(self.path), known, FORMAT)
             if known is None and self.read_only:
                 raise StoreCorrupt(f"{self.path} is no store of mwnode", str(self.path))
-            create = not self.read_only
-            with self.lmdb.begin(write=create) as txn:
-                self.dbs = {
-                    name: self.lmdb.open_db(name.encode(), txn=txn, create=create)
-                    for name in DATABASES
-                    if create or self._has(txn, name)
-                }
+            if self.read_only:
+                # Handles opened inside a read transaction die with it: here each call opens and commits one of its own.
+                with self.lmdb.begin() as txn:
+                    present = [name for name in DATABASES if self._has(txn, name)]
+                self.dbs = {name: self.lmdb.open_db(name.encode(), create=False) for name in present}
+                return
+            with self.lmdb.begin(write=True) as txn:
+                self.dbs = {name: self.lmdb.open_db(name.encode(), txn=txn, create=True) for name in DATABASES}
                 if known is None:
                     txn.put(b"format", b"%d" % FORMAT, db=self.dbs["meta"])
         except lmdb.Error as error:
