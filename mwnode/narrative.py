@@ -68,6 +68,11 @@ def short(identifier: str) -> str:
     return identifier.rpartition(":")[2]
 
 
+def moment(timestamp: str | None) -> str:
+    """A timestamp to the second, for people; a dash for none."""
+    return "-" if timestamp is None else f"{timestamp[:10]} {clock(timestamp)}"
+
+
 def clock(timestamp: str) -> str:
     """The time of day of a timestamp, to the second."""
     return timestamp[11:19]

@@ -14,6 +14,7 @@ from mwnode.cli.exits import run
 FAMILIES: dict[str, tuple[str, str]] = {
     "init": ("init", "Make an Organization: keys, local CA, settings and an empty store."),
     "serve": ("serve", "Serve HOME: the authority of its Organization."),
+    "coordinator": ("coordinator", "A Coordinator that follows a plan."),
     "worker": ("worker", "Any program as a Worker."),
     "agent": ("agent", "Register, show and revoke Agents."),
     "human": ("human", "Register people, who own Missions and approve them."),
@@ -24,9 +25,13 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "command": ("command", "Send a signed Command by hand."),
     "events": ("events", "Print a Group's Events, as they come with --follow."),
     "artifact": ("artifact", "Put, get and list Artifacts."),
+    "verify": ("store", "Prove HOME's file again, from the file alone."),
+    "backup": ("store", "Copy HOME's file, also while a node serves it."),
+    "compact": ("store", "Rewrite HOME's file without its free pages."),
     "sign": ("documents", "Sign a document by hand."),
     "check": ("documents", "Check a document by hand, stage by stage."),
     "schema": ("documents", "Write the JSON Schemas of our types."),
+    "demo": ("demo", "See it work: a Mission from order to Approval, and a node killed on the way."),
     "conformance": ("conformance", "Run a published bundle of vectors."),
 }
 """Command name: the module under `mwnode.cli` whose attribute of the same name it is, and its one line of help."""

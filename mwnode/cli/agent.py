@@ -115,9 +115,7 @@ def show(target: Target, name: str) -> None:
 def list_(target: Target) -> None:
     """List the Agents of the Organization."""
     with reach(target, target.key("owner")) as node:
-        bindings = node.get(at("registry"))["bindings"]
-        ids = sorted({entry["principal"]["id"] for entry in bindings if entry["principal"]["type"] == "agent"})
-        cards = [card for card in (found(node, at("agents", agent_id)) for agent_id in ids) if card]
+        cards = node.get(at("agents"))["agents"]
     rows = [_summary(card) for card in cards]
     heads = ["agentId", "cardVersion", "status", "slots", "capabilities"]
     emit(target.as_json, {"agents": rows}, table(heads, [[row[head] for head in heads] for row in rows]))

@@ -61,7 +61,13 @@ def list_(target: Target) -> None:
     with reach(target, target.key("owner")) as node:
         listed = missions(node)
     rows = [
-        [entry["missionId"], entry["state"], entry["revision"], short(entry["coordinator"]), entry["objective"][:50]]
+        [
+            entry["missionId"],
+            entry["state"],
+            entry["revision"],
+            short(entry["coordinator"]["agentId"]),
+            entry["objective"][:50],
+        ]
         for entry in listed
     ]
     heads = ["missionId", "state", "revision", "coordinator", "objective"]

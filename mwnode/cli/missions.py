@@ -8,6 +8,7 @@ from typing import Any
 from mwnode.cli.compose import principal
 from mwnode.cli.exits import Failure
 from mwnode.cli.reach import Reach, at
+from mwnode.narrative import mission_title, work_item_name
 from mwnode.trust.keys import SigningKey
 
 PAGE = 1000
@@ -32,6 +33,16 @@ def find_mission(node: Reach, name: str) -> dict[str, Any]:
         raise Failure(f"{name!r} is in the identifiers of {len(matches)} Missions: give more of it")
     found: dict[str, Any] = node.get(at("missions", matches[0]["missionId"]))
     return found
+
+
+def names_of(node: Reach) -> dict[str, str]:
+    """What people call the caller's Missions and their WorkItems, by identifier."""
+    names: dict[str, str] = {}
+    for listed in missions(node):
+        view = node.get(at("missions", listed["missionId"]))
+        names[listed["missionId"]] = mission_title(view["mission"])
+        names |= {item["workItemId"]: work_item_name(item) for item in view["workItems"]}
+    return names
 
 
 def membership_epoch(view: dict[str, Any], key: SigningKey) -> int:
