@@ -6,13 +6,14 @@ by the Command's acceptance and by nothing else: a refused Command leaves it who
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 
 from msgspec import UNSET, structs
 
 from mwnode.authority.case import Case, refuse
 from mwnode.authority.request import EventFact
-from mwnode.authority.state import OVERRIDES, RATES, OverrideRow, RateRow
+from mwnode.authority.state import OVERRIDES, RATE_TIMES_KEPT, RATES, OverrideRow, RateRow
 from mwnode.authority.table import admit_mission
 from mwnode.authority.view import Overlay
 from mwnode.protocol.commands import CORE, PolicyGrantCooperationOverride, PolicyName
@@ -180,34 +181,61 @@ def _rate_key(policy_name: str, group_id: str, actor_type: str, actor_id: str) -
 
 
 def check_rate(case: Case, policy_name: PolicyName, limit: int) -> None:
-    """Refuse one more than ``limit`` within a minute, per actor and Group (R-20-01, decision D59)."""
+    """Refuse one more than ``limit`` within a minute, per actor and Group (R-20-01, decision D59).
+
+    Exact to the microsecond up to ``RATE_TIMES_KEPT``; a higher limit counts what is older by whole seconds.
+    """
     actor = case.command.actor
     row = case.view.get(RATES, _rate_key(policy_name, case.group_id, actor.type, actor.id))
-    now = case.now.whole_microseconds()
-    recent = [time for time in row.times if time > now - WINDOW_MICROSECONDS] if row is not None else []
-    exceeded = len(recent) >= limit
     retry_after_ms = None
-    if exceeded:
-        # Room comes when the limit-th newest has left the window; partial milliseconds are waited for.
-        retry_after_ms = -((now - WINDOW_MICROSECONDS - recent[-limit]) // 1000)
+    if row is not None and len(row.times) + sum(count for _, count in row.older) >= limit:
+        retry_after_ms = _wait_for_room(row, case.now.whole_microseconds(), limit)
     pass_limit(
         case,
         policy_name,
-        exceeded,
+        retry_after_ms is not None,
         f"at most {limit} per minute are allowed by {policy_name}",
         rule="R-20-01",
         retry_after_ms=retry_after_ms,
     )
 
 
+def _wait_for_room(row: RateRow, now: int, limit: int) -> int | None:
+    """Milliseconds until one more is allowed, started ones in full; ``None`` when it is allowed now."""
+    since = now - WINDOW_MICROSECONDS
+    if len(row.times) >= limit:
+        # Room comes when the limit-th newest has left the window.
+        leaves = row.times[-limit]
+    else:
+        # The limit-th newest lies in some whole second before the exact ones: room comes when that second has passed.
+        missing = limit - len(row.times)
+        leaves = 0
+        for second, count in reversed(row.older):
+            missing -= count
+            if missing <= 0:
+                leaves = (second + 1) * 1_000_000
+                break
+    return -((since - leaves) // 1000) if leaves > since else None
+
+
 def count_rate(view: Overlay, policy_name: PolicyName, fact: EventFact) -> None:
     """Fold one accepted Event whose rate is limited."""
     assert fact.group_id is not None
     key = _rate_key(policy_name, fact.group_id, fact.actor.type, fact.actor.id)
-    row = view.get(RATES, key)
+    row = view.get(RATES, key) or RateRow(key)
     time = parse(fact.occurred_at).whole_microseconds()
-    recent = tuple(old for old in row.times if old > time - WINDOW_MICROSECONDS) if row is not None else ()
-    view.put(RATES, RateRow(key, (*recent, time)))
+    since = time - WINDOW_MICROSECONDS
+    times = (*row.times[bisect_right(row.times, since) :], time)
+    older = row.older
+    if older and older[0][0] < since // 1_000_000:
+        older = tuple(entry for entry in older if entry[0] >= since // 1_000_000)
+    if len(times) > RATE_TIMES_KEPT:
+        second, times = times[0] // 1_000_000, times[1:]
+        if older and older[-1][0] == second:
+            older = (*older[:-1], (second, older[-1][1] + 1))
+        else:
+            older = (*older, (second, 1))
+    view.put(RATES, RateRow(key, times, older))
 
 
 # --- policy.grant_cooperation_override --------------------------------------------------------------------------------

@@ -43,6 +43,9 @@ class Row(Struct, frozen=True, array_like=True):
 
 R = TypeVar("R", bound=Row)
 
+RATE_TIMES_KEPT = 128
+"""Exact times of a rate window that are kept: more than the default limits need, and a row stays small."""
+
 
 class Table(Generic[R]):
     """One kind of row.
@@ -247,10 +250,13 @@ class AccountRow(Row):
 
 
 class RateRow(Row):
-    """When one actor last did something whose rate is limited, in microseconds since 1970, newest last."""
+    """When one actor last did something whose rate is limited."""
 
     key: str
     times: tuple[int, ...] = ()
+    """The newest ones, in microseconds since 1970, newest last; at most ``RATE_TIMES_KEPT``."""
+    older: tuple[tuple[int, int], ...] = ()
+    """How many there were before those, by whole second since 1970; only limits beyond what is kept look here."""
 
 
 class DuplicateRow(Row):
