@@ -51,6 +51,7 @@ from mwnode.authority.state import (
     membership_key,
     principal_key,
 )
+from mwnode.authority.table import MISSION_LIVE
 from mwnode.authority.view import View
 from mwnode.protocol.documents import GENESIS_COMMAND_KINDS, Command, PinnedProfile
 from mwnode.protocol.errors import ErrorCode, Rejection
@@ -276,7 +277,8 @@ def _check_coordinator(case: Case, mission_row: MissionRow, letters: frozenset[s
     if command.coordinator_epoch is UNSET or command.coordinator_epoch != current.coordinator_epoch:
         _stale_coordinator(mission_row)
     lease = mission_row.coordinator_lease
-    lapsed = lease.state != "active" or case.passed(lease.expires_at)
+    # The lease of a Mission that ended has ended with it; what is refused then is refused for the Mission's state.
+    lapsed = mission_row.mission.state in MISSION_LIVE and (lease.state != "active" or case.passed(lease.expires_at))
     if lapsed and command.kind != "mission.renew_coordinator":
         refuse(ErrorCode.WORK_LEASE_EXPIRED, "the Coordinator lease has ended; renew it first", "R-19-27")
 
