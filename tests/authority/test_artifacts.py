@@ -1,0 +1,199 @@
+"""Artifacts: manifests of stored bytes, their sources, and the two ways out of their Group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mwnode.authority.state import ARTIFACTS, CONTENTS
+from mwnode.protocol.documents import Actor
+from mwnode.protocol.errors import ErrorCode
+from mwnode.protocol.events import ArtifactForwarded, ArtifactPublished
+from tests.authority.memory import CAPABILITY, content_hash
+from tests.authority.scene import GROUP, Scene, later
+
+FORWARD = "ext.mwnode.core.artifact_forward"
+KNOWLEDGE = "ext.mwnode.core.knowledge_publish"
+OTHER_GROUP = "urn:example:group:2"
+
+
+def active(scene: Scene, name: str = "item", worker: str = "anna", **contract: Any) -> str:
+    return scene.bring(scene.authorize(name, **contract), "active", scene.workers[worker])
+
+
+def publication(scene: Scene, item: str, worker: Actor, **changes: Any) -> dict[str, Any]:
+    three = scene.three(item)
+    return {
+        "artifact": scene.artifact(item, worker, **changes),
+        "ownershipEpoch": three["ownershipEpoch"],
+        "executionLeaseId": three["executionLeaseId"],
+    }
+
+
+@pytest.mark.req("R-15.1-46", "R-15.2-36", "R-13.1-02", "R-13.1-03", "R-13.1-21")
+def test_a_published_artifact_is_found_by_id_and_by_content() -> None:
+    scene = Scene()
+    anna = scene.workers["anna"]
+    item = active(scene)
+    payload = publication(scene, item, anna, data=b"the archive")
+    decision = scene.ok(anna, "artifact.publish", payload)
+    event = decision.facts[0].payload
+    assert isinstance(event, ArtifactPublished)
+    assert event.artifact.content_hash == content_hash(b"the archive")
+    scene.publish(item, anna, b"the archive")
+    content = scene.view.get(CONTENTS, content_hash(b"the archive"))
+    assert content is not None
+    assert len(content.artifact_ids) == 2
+    assert content.group_ids == (GROUP,)
+    assert len(scene.item(item).artifacts) == 2
+    assert scene.state(item) == "active"
+
+
+@pytest.mark.req("R-13.1-01", "R-13.1-04", "R-13.1-10", "R-13.1-17", "R-13.1-18", "R-2-14")
+def test_manifests_that_are_not_published() -> None:
+    scene = Scene(workers=("anna", "bert"))
+    anna, bert = scene.workers.values()
+    item = active(scene)
+    scene.publish(item, anna, artifactId="urn:example:artifact:known")
+    missing = content_hash(b"never uploaded")
+
+    def code(**changes: Any) -> str:
+        return scene.code(anna, "artifact.publish", publication(scene, item, anna, **changes))
+
+    assert code(artifactId="urn:example:artifact:known") == "INVALID_COMMAND"
+    assert code(missionId="urn:example:mission:2") == "INVALID_COMMAND"
+    assert code(groupId=OTHER_GROUP) == "INVALID_COMMAND"
+    assert code(sizeBytes=1) == "INVALID_COMMAND"
+    assert code(uri="https://example.org/archive") == "INVALID_COMMAND"
+    assert code(contentHash=missing, uri=f"urn:mwnode:artifact:{missing}") == "INVALID_COMMAND"
+    assert code(createdAt=later(scene, 61)) == "INVALID_COMMAND"
+    assert code(createdAt=later(scene, 60)) == "accepted"
+    version = {"agentId": anna.id, "agentCardVersion": 2, "capabilities": [CAPABILITY]}
+    assert code(producer=version) == "REVISION_CONFLICT"
+    payload = publication(scene, item, anna)
+    forged = {**payload, "artifact": {**payload["artifact"], "mediaType": "text/plain"}}
+    assert scene.code(anna, "artifact.publish", forged) == "AUTH_INVALID_SIGNATURE"
+    by_bert = publication(scene, item, bert)
+    assert scene.code(anna, "artifact.publish", by_bert) == "AUTH_FORBIDDEN"
+    differs = scene.refused(anna, "artifact.publish", payload, workItemId="urn:example:work:other")
+    assert differs.code is ErrorCode.INVALID_COMMAND
+    scene.ok(anna, "artifact.publish", payload, workItemId=item)
+
+
+def test_a_compatible_card_upgrade_may_publish() -> None:
+    scene = Scene()
+    anna = scene.workers["anna"]
+    item = active(scene)
+    old = publication(scene, item, anna)
+    scene.card(anna, capabilities=({"id": "example.build", "version": "1.3.0"},))
+    scene.ok(anna, "artifact.publish", old)
+    scene.publish(item, anna)
+    scene.card(anna, capabilities=({"id": "example.build", "version": "2.0.0"},))
+    incompatible = publication(scene, item, anna)
+    assert scene.refused(anna, "artifact.publish", incompatible).code is ErrorCode.REVISION_CONFLICT
+
+
+@pytest.mark.req("R-13.1-19", "R-13.1-11", "R-13.1-16")
+def test_sources_are_known_and_no_more_closed() -> None:
+    scene = Scene()
+    anna = scene.workers["anna"]
+    loose = scene.store(b"an input that nobody published")
+    item = active(scene, inputArtifacts=[loose])
+    internal = scene.publish(item, anna, classification="internal")
+    closed = scene.publish(item, anna, classification="restricted")
+
+    def code(*sources: str, **changes: Any) -> str:
+        payload = publication(scene, item, anna, sourceArtifactHashes=list(sources), **changes)
+        return scene.code(anna, "artifact.publish", payload)
+
+    assert code("sha256:" + "0" * 64) == "INVALID_COMMAND"
+    assert code(closed) == "INVALID_COMMAND"
+    assert code(internal, classification="public") == "INVALID_COMMAND"
+    own = b"its own source"
+    assert code(scene.store(own), data=own) == "INVALID_COMMAND"
+    assert code(internal, loose, classification="confidential") == "accepted"
+    assert code(closed, classification="restricted") == "accepted"
+
+
+@pytest.mark.req("R-13.3-14", "R-13.3-12")
+def test_sources_of_another_mission_are_forwarded_first() -> None:
+    scene = Scene()
+    anna = scene.workers["anna"]
+    item = active(scene)
+    source = scene.publish(item, anna)
+    scene.found("urn:example:mission:2", OTHER_GROUP)
+    there = {"groupId": OTHER_GROUP}
+    bert = scene.agent("bert")
+    scene.ok(
+        scene.coordinator,
+        "membership.change",
+        {"principal": {"type": "agent", "id": bert.id}, "role": "worker"},
+        **there,
+    )
+    other = "urn:example:work:there"
+    scene.ok(scene.coordinator, "work.authorize", {"workItemId": other, "contract": scene.contract()}, **there)
+    scene.ok(scene.coordinator, "work.offer", scene.offer_payload(other, bert), **there)
+    scene.ok(bert, "work.accept_offer", {"workItemId": other}, **there)
+    scene.ok(bert, "work.start", {"workItemId": other, "ownershipEpoch": 1}, **there)
+    payload = publication(scene, other, bert, sourceArtifactHashes=[source])
+    assert scene.refused(bert, "artifact.publish", payload, **there).code is ErrorCode.AUTH_FORBIDDEN
+
+    forward = {"artifactHash": source, "toGroupId": OTHER_GROUP, "reason": "they need it"}
+    assert scene.refused(anna, FORWARD, forward, groupId=GROUP).code is ErrorCode.AUTH_FORBIDDEN
+    nowhere = {**forward, "toGroupId": "urn:example:group:none"}
+    assert scene.refused(scene.coordinator, FORWARD, nowhere, groupId=GROUP).code is ErrorCode.GROUP_NOT_FOUND
+    unknown = {**forward, "artifactHash": "sha256:" + "0" * 64}
+    assert scene.refused(scene.coordinator, FORWARD, unknown, groupId=GROUP).code is ErrorCode.INVALID_COMMAND
+    decision = scene.ok(scene.coordinator, FORWARD, forward, groupId=GROUP)
+    assert [(fact.group_id, fact.cause.type) for fact in decision.facts] == [
+        (GROUP, "command"),
+        (OTHER_GROUP, "event"),
+    ]
+    event = decision.facts[1].payload
+    assert isinstance(event, ArtifactForwarded)
+    assert (event.from_group_id, event.to_group_id, event.classification) == (GROUP, OTHER_GROUP, "internal")
+    again = scene.refused(scene.coordinator, FORWARD, forward, groupId=GROUP)
+    assert again.code is ErrorCode.INVALID_STATE_TRANSITION
+    scene.ok(bert, "artifact.publish", payload, **there)
+
+
+@pytest.mark.req("R-13.3-14")
+def test_forwarding_needs_a_right_in_both_groups() -> None:
+    scene = Scene()
+    item = active(scene)
+    source = scene.publish(item, scene.workers["anna"])
+    stranger, other_coordinator = scene.human("stranger"), scene.agent("second")
+    payload = scene.mission_payload("urn:example:mission:2", OTHER_GROUP, coordinatorAgentId=other_coordinator.id)
+    scene.ok(stranger, "mission.create", payload, groupId=OTHER_GROUP)
+    forward = {"artifactHash": source, "toGroupId": OTHER_GROUP, "reason": "r"}
+    assert scene.refused(scene.coordinator, FORWARD, forward, groupId=GROUP).code is ErrorCode.GROUP_NOT_FOUND
+
+
+@pytest.mark.req("R-13.3-13")
+def test_knowledge_is_classified_and_has_provenance() -> None:
+    scene = Scene()
+    anna = scene.workers["anna"]
+    item = active(scene)
+    content = scene.publish(item, anna, classification="internal")
+    secret = scene.publish(item, anna, classification="restricted")
+    payload = {"artifactHash": content, "classification": "internal", "reason": "useful to all"}
+    assert scene.refused(anna, KNOWLEDGE, payload).code is ErrorCode.AUTH_FORBIDDEN
+    assert scene.refused(scene.coordinator, KNOWLEDGE, payload).code is ErrorCode.AUTH_FORBIDDEN
+    for changes in (
+        {"classification": "public"},
+        {"artifactHash": "sha256:" + "0" * 64},
+        {"artifactHash": secret, "classification": "restricted"},
+        {"classification": None},
+        {"reason": None},
+    ):
+        assert scene.refused(scene.owner, KNOWLEDGE, {**payload, **changes}).code is ErrorCode.INVALID_COMMAND
+    scene.ok(scene.owner, KNOWLEDGE, payload)
+    row = scene.view.get(CONTENTS, content)
+    assert row is not None
+    assert row.knowledge == "internal"
+    artifact = scene.view.get(ARTIFACTS, row.artifact_ids[0])
+    assert artifact is not None
+    assert artifact.artifact.producer.agent_id == anna.id
+    assert scene.policy_notes[-1].entry.decision == "knowledge published"
+    scene.ok(scene.organization, KNOWLEDGE, {**payload, "classification": "confidential"}, groupId=GROUP)
