@@ -64,6 +64,7 @@ class HttpClient:
         self._token: str | None = None
         self._authenticating = threading.Lock()
         self._local = threading.local()
+        self._connections: set[http.client.HTTPConnection] = set()
 
     # --- Commands ---
 
@@ -296,8 +297,7 @@ class HttpClient:
         existing: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if kept:
             return existing
-        if existing is not None:
-            existing.close()
+        self._forget()
         host, port = self.address.host, self.address.port
         fresh: http.client.HTTPConnection
         if self._tls is not None:
@@ -305,17 +305,20 @@ class HttpClient:
         else:
             fresh = http.client.HTTPConnection(host, port, timeout=self._timeout)
         self._local.connection = fresh
+        self._connections.add(fresh)
         return fresh
 
     def _forget(self) -> None:
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is not None:
             connection.close()
+            self._connections.discard(connection)
             self._local.connection = None
 
     def close(self) -> None:
-        """Close this thread's connection."""
-        self._forget()
+        """Close every thread's connection."""
+        for connection in tuple(self._connections):
+            connection.close()
 
     def __enter__(self) -> HttpClient:
         return self

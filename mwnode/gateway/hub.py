@@ -162,8 +162,10 @@ class Hub:
         self.connections.pop(id(connection), None)
         self._handshaking.discard(id(connection))
         self._dirty.pop(id(connection), None)
-        if connection.writer is not None and not connection.writer.done():
-            connection.writer.cancel()
+        writer = connection.writer
+        # A writer that is closing the transport ends by itself; the close handshake is bounded in time.
+        if writer is not None and not writer.done() and connection.closing is None:
+            writer.cancel()
 
     def receive(self, connection: Connection, raw: bytes) -> None:
         """One text message came."""

@@ -35,6 +35,7 @@ TURN_MESSAGES = 64
 """Messages of one connection handled in a row before others have their turn."""
 CLOSE_SECONDS = 2.0
 """How long the peer may take to answer a WebSocket close."""
+CLOSE_POLL_SECONDS = 0.02
 HUB = web.AppKey("hub", Hub)
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,8 @@ class _Socket(web.WebSocketResponse):
         if code == WSCloseCode.MESSAGE_TOO_BIG and self.connection is not None and self.hub is not None:
             self.hub.perform(self.connection, self.connection.engine.too_large())
             self.hub.flush()
+            if self.connection.writer is not None:
+                await asyncio.wait((self.connection.writer,))
         return await super().close(code=code, message=message, drain=drain)
 
 
@@ -59,10 +62,11 @@ class _SocketPeer:
     Frames are neither compressed nor masked (RFC 6455: a server masks nothing), so that many receivers share the bytes.
     """
 
-    def __init__(self, socket: _Socket, transport: asyncio.Transport, writer: AbstractStreamWriter) -> None:
-        self._socket = socket
+    def __init__(self, transport: asyncio.Transport, writer: AbstractStreamWriter) -> None:
         self._transport = transport
         self._writer = writer
+        self.ended = asyncio.Event()
+        """Set when nothing is received any more."""
 
     def write(self, parcels: Sequence[Parcel]) -> None:
         if not self._transport.is_closing():
@@ -81,7 +85,16 @@ class _SocketPeer:
             await asyncio.sleep(0.01)
 
     async def close(self, code: int, reason: str) -> None:
-        await self._socket.close(code=code, message=reason.encode()[:120])
+        """Say why, then let the peer close: closing over what it still sends would destroy what it was told."""
+        if self._transport.is_closing():
+            return
+        payload = code.to_bytes(2, "big") + reason.encode()[:120]
+        self._transport.write(b"\x88%c" % len(payload) + payload)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                while not self.ended.is_set() and not self._transport.is_closing():
+                    await asyncio.sleep(CLOSE_POLL_SECONDS)
+        self._transport.close()
 
     def abort(self) -> None:
         self._transport.abort()
@@ -116,7 +129,8 @@ async def _websocket(request: web.Request) -> web.StreamResponse:
     transport = request.transport
     if transport is None:
         return socket
-    connection = hub.attach(_SocketPeer(socket, transport, writer))
+    peer = _SocketPeer(transport, writer)
+    connection = hub.attach(peer)
     if isinstance(connection, Rejection):
         await socket.send_str(hub.replies.error(connection, fatal=True).decode())
         await socket.close(code=WSCloseCode.TRY_AGAIN_LATER)
@@ -125,6 +139,7 @@ async def _websocket(request: web.Request) -> web.StreamResponse:
     try:
         await _receive(hub, connection, socket)
     finally:
+        peer.ended.set()
         hub.detach(connection)
     return socket
 
