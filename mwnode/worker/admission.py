@@ -32,8 +32,10 @@ class Situation(Struct, frozen=True, kw_only=True):
     denied_operations: tuple[str, ...]
     """Prefixes of operations that this Worker never does."""
     slots: int
-    queued: int
+    committed: int
+    """WorkItems that run here, wait here, or are being accepted."""
     queue_max: int
+    """How many may wait while every slot is taken; 0 = accept only what starts at once."""
     backlog_seconds: float
     """Expected seconds of one slot that already wait or run here."""
     run_seconds: float
@@ -113,8 +115,8 @@ def _deadline(contract: WorkContract, here: Situation) -> str | None:
 def _capacity(contract: WorkContract, here: Situation) -> str | None:
     if here.draining:
         return "this Worker is shutting down"
-    if here.queued >= here.queue_max:
-        return "the queue is full"
+    if here.committed >= here.slots + here.queue_max:
+        return "every slot is taken and the queue is full"
     return None
 
 

@@ -227,7 +227,7 @@ class WorkerEngine:
         job = self.jobs.get(view.work_item_id)
         owner = view.item.owner
         if job is not None and (not self._mine(view) or owner is UNSET or owner.ownership_epoch != job.epoch):
-            self.drop(job, f"the WorkItem is {view.state} and not ours any more")
+            self.drop(job, f"the WorkItem is {view.state} and not ours any more", keep=True)
             job = None
         if view.state in ("open", "offered", "failed"):
             self.offers.look_at(view)

@@ -33,9 +33,10 @@ class Inbox(Struct):
         if sequence <= self.cursor or event.event_id in self.recent:
             return []
         self.early[sequence] = event
-        if len(self.early) > BUFFER_MAX:
+        due = self._due()
+        while len(self.early) > BUFFER_MAX:
             del self.early[max(self.early)]
-        return self._due()
+        return due
 
     def prove(self, sequence: int) -> list[Event]:
         """Everything up to and including ``sequence`` was delivered or withheld; the Events that are now due."""

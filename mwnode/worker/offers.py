@@ -117,7 +117,7 @@ class Offers:
             risks=engine.settings.risks,
             denied_operations=engine.settings.denied_operations,
             slots=engine.settings.scheduling.slots,
-            queued=len(engine.jobs) - engine.scheduler.running + accepting,
+            committed=len(engine.jobs) + accepting,
             queue_max=engine.settings.queue_max,
             backlog_seconds=engine.scheduler.backlog_seconds(),
             run_seconds=engine.run_seconds(view),

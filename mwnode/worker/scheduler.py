@@ -246,6 +246,11 @@ class Scheduler:
         item = self._items.get(work_item_id)
         return None if item is None else item.standing
 
+    def entry(self, work_item_id: str) -> Entry | None:
+        """What is known of an item that waits or runs."""
+        item = self._items.get(work_item_id)
+        return None if item is None else item.entry
+
     def queue(self, group_id: str) -> list[str]:
         """The Group's waiting items in the order in which they would run. O(n log n)."""
         waiting = [
