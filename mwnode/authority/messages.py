@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from msgspec import UNSET, structs
 
+from mwnode.authority import offline
 from mwnode.authority.case import Case, refuse
 from mwnode.authority.cooperation import check_rate, count_rate
 from mwnode.authority.packages import may_hold
@@ -142,6 +143,9 @@ def post(case: Case) -> None:
             "R-20-01",
             details={"policyName": "clarification_rounds"},
         )
+    item_id = conversation.primary_work_item_id if conversation.type == "work_item" else UNSET
+    offline.reconcile(case, None if item_id is UNSET else case.view.get(WORK_ITEMS, item_id))
+    case.receipt_kind = "message.posted"
     message = Message(
         message_id=payload.message_id,
         mission_id=mission.mission_id,
