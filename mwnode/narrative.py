@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mwnode.protocol.commands import CORE, EXT
 from mwnode.protocol.identifiers import CORE_EXTENSION
 
 
@@ -23,7 +24,8 @@ class Narrator:
         state = payload.get("state", "")
         told = f"{subject} is {state}" if subject and state else subject or state
         place = f"{event.get('sequence', '-'):>5}  {clock(event['occurredAt'])}"
-        return f"{place}  {event['kind']:<32} {told:<28} {short(event['actor']['id'])}".rstrip()
+        kind = event["kind"].removeprefix(f"{EXT}.core.").removeprefix(f"{EXT}.").removeprefix(f"{CORE}.")
+        return f"{place}  {kind:<30} {told:<28} {short(event['actor']['id'])}".rstrip()
 
     def name(self, work_item_id: str) -> str:
         """What a WorkItem is called, as far as its Events were told."""

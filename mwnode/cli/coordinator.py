@@ -26,12 +26,13 @@ def coordinator(target: Target, plan: Path, mission: str | None) -> None:
 
     Everything it knows is in the Groups' logs: stopped and started again, it goes on where it was.
     """
+    key = target.agent_key()
     url, ca = address_of(target)
 
     def log(event: str, details: Mapping[str, Any]) -> None:
         log_line(target.as_json, event, details)
 
-    options = CoordinatorOptions(url=url, ca=ca, key=target.agent_key(), plan=plan, mission=mission, log=log)
+    options = CoordinatorOptions(url=url, ca=ca, key=key, plan=plan, mission=mission, log=log)
     try:
         asyncio.run(run_coordinator(options))
     except (PlanError, CoordinatorError) as error:

@@ -44,6 +44,7 @@ def worker(target: Target, command: str, slots: int | None, offline_grace: float
     outputs/, may append JSON lines to the file named by $MWNODE_PROGRESS, and exits 0 when done, 75 to be tried again,
     anything else when it failed. SIGTERM asks it for a checkpoint.
     """
+    key = target.agent_key()
     url, ca = address_of(target)
 
     def log(event: str, details: Mapping[str, Any]) -> None:
@@ -52,7 +53,7 @@ def worker(target: Target, command: str, slots: int | None, offline_grace: float
     options = WorkerOptions(
         url=url,
         ca=ca,
-        key=target.agent_key(),
+        key=key,
         command=command,
         slots=slots,
         offline_grace=offline_grace,

@@ -1,7 +1,22 @@
 """The other end of the gateway: sign, send, subscribe, replay, reconnect."""
 
-from mwnode.client.client import Client
-from mwnode.client.errors import ChallengeRefused, ClientError, ConnectionLost, Unreachable
-from mwnode.client.http import HttpClient
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mwnode.client.client import Client
+    from mwnode.client.errors import ChallengeRefused, ClientError, ConnectionLost, Unreachable
+    from mwnode.client.http import HttpClient
 
 __all__ = ["ChallengeRefused", "Client", "ClientError", "ConnectionLost", "HttpClient", "Unreachable"]
+
+_MODULES = {"Client": "client", "HttpClient": "http"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: the synchronous client starts without aiohttp."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)

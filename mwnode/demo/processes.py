@@ -51,7 +51,8 @@ def run(*arguments: str) -> Any:
         check=False,
     )
     if done.returncode != 0:
-        raise DemoFailure(f"`mwnode {' '.join(arguments[:3])}` failed: {done.stderr.strip() or done.stdout.strip()}")
+        told = done.stderr.strip().splitlines() or ["it said nothing"]
+        raise DemoFailure(f"`mwnode {' '.join(arguments[:2])}` failed: {told[-1]}")
     return msgspec.json.decode(done.stdout)
 
 

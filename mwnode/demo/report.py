@@ -100,10 +100,10 @@ class Board:
 
     def step(self, text: str, **facts: Any) -> None:
         shown = "  ".join(f"[dim]{value}[/dim]" for value in facts.values())
-        self._console.print(f"[bold]{text}[/bold]  {shown}".rstrip(), highlight=False)
+        self._console.print(f"[bold]{text}[/bold]  {shown}".rstrip(), highlight=False, soft_wrap=True)
 
     def event(self, text: str, event: Mapping[str, Any], board: Mapping[str, tuple[str, str]]) -> None:
-        self._console.print(f"[dim]{text}[/dim]", highlight=False)
+        self._console.print(f"[dim]{text}[/dim]", highlight=False, soft_wrap=True)
         if not self._console.is_terminal:
             return
         table = Table("WorkItem", "state", "owner", box=None, padding=(0, 2))
@@ -117,13 +117,15 @@ class Board:
     def check(self, check: Check) -> None:
         self._rest()
         mark = "[green]held[/green]  " if check.passed else "[bold red]FAILED[/bold red]"
-        self._console.print(f"  {mark}  {check.name}  [dim]{check.evidence}[/dim]", highlight=False)
+        self._console.print(f"  {mark}  {check.name}  [dim]{check.evidence}[/dim]", highlight=False, soft_wrap=True)
 
     def end(self, summary: Summary) -> None:
         self._rest()
         held = sum(check.passed for check in summary.checks)
         style = "bold green" if summary.passed else "bold red"
-        self._console.print(f"\n[{style}]{held} of {len(summary.checks)} checks held[/] in {summary.seconds:.0f} s")
+        self._console.print(
+            f"\n[{style}]{held} of {len(summary.checks)} checks held[/] in {summary.seconds:.0f} s", soft_wrap=True
+        )
         for name, path in summary.paths.items():
             self._console.print(f"  {name:<10} {path}", highlight=False, soft_wrap=True)
         self._console.print("\nTry next:")

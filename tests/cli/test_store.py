@@ -1,0 +1,95 @@
+"""verify, backup and compact on a real file, at rest and in use."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mwnode.testing import Harness
+from tests.cli.support import ServedHome, cli
+
+CONTENT = b"the one deliverable of this Mission\n"
+
+
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A HOME in which one Mission got as far as a verified WorkItem."""
+    home = tmp_path_factory.mktemp("worked") / "home"
+    harness = Harness(home)
+    harness.mission().authorize().run(content=CONTENT)
+    harness.close()
+    return home
+
+
+@pytest.fixture
+def home(worked: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged at will."""
+    return Path(shutil.copytree(worked, tmp_path / "home"))
+
+
+def damage(store: Path, needle: bytes, place: int) -> None:
+    """Flip one bit of a stored value, wherever its bytes stand in the file."""
+    raw = bytearray(store.read_bytes())
+    start = raw.index(needle)
+    raw[start + place] ^= 1
+    store.write_bytes(raw)
+
+
+def test_verify_counts_what_it_proved(home: Path) -> None:
+    report = cli("verify", "--home", home, "--json").json
+    assert report["ok"]
+    assert report["findings"] == []
+    assert (report["groups"], report["artifacts"]) == (1, 1)
+    assert report["events"] > 10
+    assert cli("verify", "--home", home).out.startswith("all good: 1 Groups")
+
+
+def test_a_flipped_bit_in_an_event_is_found_with_its_group_and_sequence(home: Path) -> None:
+    damage(home / "node.mdb", b'"kind":"mission.created"', 9)
+    done = cli("verify", "--home", home)
+    assert done.status == 1
+    assert "sequence 1" in done.out
+    assert "group urn:uuid:" in done.out
+
+
+def test_a_flipped_bit_in_an_artifact_is_found_with_its_hash(home: Path) -> None:
+    damage(home / "node.mdb", CONTENT, 3)
+    done = cli("verify", "--home", home)
+    assert done.status == 1
+    assert "artifact sha256:" in done.out
+
+
+def test_a_backup_is_a_store_of_its_own_also_of_a_served_home(home: Path, tmp_path: Path) -> None:
+    before = cli("verify", "--home", home, "--json").json
+    served = ServedHome(home)
+    try:
+        made = cli("backup", tmp_path / "copy.mdb", "--home", home, "--json").json
+        assert cli("verify", "--home", home, "--json").json["ok"]
+        refused = cli("compact", "--home", home)
+        assert refused.status == 1
+        assert "is in use by process" in refused.err
+    finally:
+        served.stop()
+    assert Path(made["file"]) == tmp_path / "copy.mdb"
+    shutil.copy(made["file"], home / "node.mdb")
+    assert cli("verify", "--home", home, "--json").json == before
+    again = cli("backup", tmp_path / "copy.mdb", "--home", home)
+    assert again.status == 1
+    assert "exists already" in again.err
+
+
+def test_compact_leaves_a_file_that_proves_itself(home: Path) -> None:
+    before = cli("verify", "--home", home, "--json").json
+    told = cli("compact", "--home", home, "--json").json
+    assert told["bytesAfter"] == (home / "node.mdb").stat().st_size
+    assert cli("verify", "--home", home, "--json").json == before
+
+
+def test_a_home_whose_store_is_gone_says_so(home: Path) -> None:
+    (home / "node.mdb").unlink()
+    done = cli("verify", "--home", home)
+    assert done.status == 1
+    assert "mwnode init" in done.err
+    assert len(done.err.splitlines()) == 1
