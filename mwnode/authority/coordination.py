@@ -1,7 +1,7 @@
 """Who coordinates a Mission: appointment, renewal, replacement and reconciliation (section 7.2).
 
-One Coordinator Epoch is current at a time and only ever rises (R-7.2-01, R-7.2-07). A replacement reads itself in first:
-until it has reconciled, it assigns nothing (R-7.2-11).
+One Coordinator Epoch is current at a time and only ever rises (R-7.2-01, R-7.2-07). A replacement reads itself in;
+until it has reconciled, it assigns no work (R-7.2-11).
 """
 
 from __future__ import annotations
@@ -177,22 +177,6 @@ def renew(case: Case) -> None:
 
 
 # --- ext.mwnode.core.coordinator_reconcile ----------------------------------------------------------------------------
-
-
-def is_reconciled(case: Case) -> bool:
-    """Whether the current Coordinator may assign work (R-7.2-11, decision D37)."""
-    row = case.mission()
-    return not case.policy.reconcile_required or row.mission.coordinator.coordinator_epoch <= row.reconciled_epoch
-
-
-def check_reconciled(case: Case) -> None:
-    """Refuse an assignment by a Coordinator that has not read itself in: APPROVAL_REQUIRED."""
-    if not is_reconciled(case):
-        refuse(
-            ErrorCode.APPROVAL_REQUIRED,
-            f"a replacement Coordinator sends {CORE}.coordinator_reconcile before it assigns work",
-            "R-7.2-11",
-        )
 
 
 def reconcile(case: Case) -> None:

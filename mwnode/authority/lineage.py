@@ -223,7 +223,7 @@ def on_item_ended(case: Case, row: WorkItemRow, cause: Cause) -> None:
 
 
 def share_contents(view: Overlay, hashes: tuple[str, ...], group_id: str) -> None:
-    """Fold that a child's Artifacts became results in the parent's Group: whoever sees those may read them (R-14-16)."""
+    """Fold that a child's Artifacts became results in the parent's Group, to be read by its Members (R-14-16)."""
     for content_hash in hashes:
         row = view.get(CONTENTS, content_hash)
         if row is not None and group_id not in row.group_ids:

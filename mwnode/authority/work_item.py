@@ -34,7 +34,7 @@ from mwnode.authority.state import (
     ProposalRow,
     WorkItemRow,
 )
-from mwnode.authority.table import TERMINAL, admit_mission, admit_work_item
+from mwnode.authority.table import admit_mission, admit_work_item
 from mwnode.authority.view import Overlay
 from mwnode.protocol.commands import EXT, WorkAuthorize, WorkCancel, WorkDependencyAdd, WorkPropose
 from mwnode.protocol.documents import Cause, WorkContract
@@ -139,11 +139,12 @@ def authorize(case: Case) -> None:
         _misfit("protocol 0.1 knows one owner only: exclusive must be true", "exclusive", "R-10.3-05")
     admit_mission(mission.state, case.command.kind)
     case.unused(WORK_ITEMS, work_item_id, "WorkItem")
+    if payload.delegation_grant_id is not None:
+        # Whether the sender may author anything at all comes before what it wants to author (decision A8).
+        check_use(case, payload.delegation_grant_id, payload.contract, parent_work_item_id=payload.parent_work_item_id)
     parent = _parent(case, payload)
     _check_replaced(case, payload.replaces_work_item_id)
     proposal = _proposal(case, payload)
-    if payload.delegation_grant_id is not None:
-        check_use(case, payload.delegation_grant_id, payload.contract, parent_work_item_id=payload.parent_work_item_id)
     case.expect_revision(0)
     check_contract(case, payload.contract, mission_row, work_item_id=work_item_id)
     check_reconciled(case, mission_row)
@@ -190,14 +191,7 @@ def authorize(case: Case) -> None:
 def _parent(case: Case, payload: WorkAuthorize) -> WorkItemRow | None:
     if payload.parent_work_item_id is None:
         return None
-    parent = item_in_group(case, payload.parent_work_item_id, "parent WorkItem")
-    if parent.item.state in (*TERMINAL, "failed"):
-        refuse(
-            ErrorCode.INVALID_STATE_TRANSITION,
-            f"the parent WorkItem is {parent.item.state}; nothing new belongs under it",
-            "R-10.2-39",
-        )
-    return parent
+    return item_in_group(case, payload.parent_work_item_id, "parent WorkItem")
 
 
 def _check_replaced(case: Case, replaces_work_item_id: str | None) -> None:
