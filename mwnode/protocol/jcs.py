@@ -15,7 +15,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 _encode: Callable[[Any], bytes] = msgspec.json.Encoder(order="sorted").encode
 _pack: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
@@ -145,31 +145,34 @@ def canonical(value: Any) -> bytes:
     return canonical_exact(value)
 
 
-def cut_signature(encoded: bytes, signature: Struct) -> bytes | None:
-    """A document's canonical bytes without its top-level ``signature``; None when that is not certain.
+_SIGNATURE_MEMBER = b',"signature":{'
 
-    The envelope is looked for by its own canonical bytes. A nested member that looks the same makes it ambiguous, and
-    nested members stay (R-6.4-11).
+
+def cut_signature(encoded: bytes) -> bytes | None:
+    """A signed document's canonical bytes without its top-level ``signature``; None when that takes a closer look.
+
+    Inside a string the quotes of the name would be escaped, so these bytes are a member; when there is one only, it is
+    the top-level one (no signed document begins with it). Nested ones stay (R-6.4-11), so two of them need the long
+    way. No member of the envelope can hold a brace.
     """
-    member = b',"signature":' + _encode(signature)
-    if encoded.count(member) != 1:
+    start = encoded.rfind(_SIGNATURE_MEMBER)
+    if start < 0 or encoded.find(_SIGNATURE_MEMBER) != start:
         return None
-    return encoded.replace(member, b"", 1)
+    return encoded[:start] + encoded[encoded.index(b"}", start) + 1 :]
 
 
 def signing_bytes(document: Struct | dict[str, Any]) -> bytes:
     """What is signed: the canonical document without exactly its top-level ``signature`` (R-6.4-42, R-6.4-84)."""
     if isinstance(document, dict):
         return canonical({name: value for name, value in document.items() if name != "signature"})
-    signature = getattr(document, "signature", UNSET)
-    if isinstance(signature, Struct):
-        try:
+    try:
+        if isinstance(getattr(document, "signature", None), Struct):
             encoded = _encode(document)
-            if plain(document, encoded) and (cut := cut_signature(encoded, signature)) is not None:
+            if plain(document, encoded) and (cut := cut_signature(encoded)) is not None:
                 return cut
-        except (ValueError, OverflowError):
-            # As in `canonical`: the exact path says what is wrong.
-            pass
+    except (ValueError, OverflowError):
+        # As in `canonical`: the exact path says what is wrong.
+        pass
     members = msgspec.to_builtins(document, str_keys=True)
     members.pop("signature", None)
     return canonical(members)

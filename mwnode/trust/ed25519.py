@@ -56,6 +56,15 @@ def decode_base64url(text: str) -> bytes:
     return data
 
 
+_SIGNATURE_TEXT = re.compile(r"[A-Za-z0-9_-]{85}[AQgw]\Z")
+"""64 bytes in base64url: 86 characters, of which the last one leaves four bits unused."""
+
+
+def decode_signature(text: str) -> bytes | None:
+    """The 64 bytes of a signature's canonical base64url text, or None."""
+    return base64.urlsafe_b64decode(text + "==") if _SIGNATURE_TEXT.match(text) else None
+
+
 def prove_point(point: bytes) -> bool:
     """Whether 32 bytes are the canonical encoding of a point of the prime-order subgroup other than the identity.
 

@@ -247,7 +247,7 @@ class SignedBytes(Struct, frozen=True):
 def sign_bytes(draft: Document, key: SigningKey, created_at: str) -> SignedBytes:
     """Sign a document whose ``signature`` is :data:`UNSIGNED`, encoding it once: the hot path of the authority."""
     encoded = jcs.canonical(draft)
-    signing = jcs.cut_signature(encoded, UNSIGNED)
+    signing = jcs.cut_signature(encoded)
     if signing is None:
         signed = sign_draft(draft, key, created_at)
         signing = jcs.signing_bytes(signed)

@@ -62,7 +62,7 @@ class RegistryDocument(Document):
 # --- as it is used ----------------------------------------------------------------------------------------------------
 
 
-class Binding(Struct, frozen=True):
+class Binding(Struct, frozen=True, gc=False):
     """A proven key. ``valid_until`` and ``revoked_at`` are the earliest ones in its history; None is open."""
 
     key_id: str
@@ -304,7 +304,7 @@ class RegistryReport(Struct, frozen=True, kw_only=True):
     """Does it hold the whole validity history?"""
 
 
-class NoRegistry(Struct, frozen=True):
+class NoRegistry(Struct, frozen=True, gc=False):
     """There is no evidence to verify against: every document fails stage 4 (R-6.4-31). ``reason`` is for audit."""
 
     reason: str

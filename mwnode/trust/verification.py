@@ -75,7 +75,7 @@ class Failure(Struct, frozen=True):
         return Rejection(self.code, self.detail or SIGNED_DOCUMENT_REJECTED)
 
 
-class Verified(Struct, frozen=True):
+class Verified(Struct, frozen=True, gc=False):
     """A document that passed all six stages, and what admission and policy need to know of them (R-6.4-66)."""
 
     kind: DocumentKind
@@ -150,16 +150,8 @@ def _read_plain(raw: bytes, kind: DocumentKind, depth_max: int) -> tuple[SignedD
         return None
     if not raw.isascii() and not jcs.names_sort_alike(raw):
         return None
-    signing = jcs.cut_signature(encoded, document.signature)
+    signing = jcs.cut_signature(encoded)
     return None if signing is None else (document, signing)
-
-
-def _signature_bytes(document: SignedDocument) -> bytes | None:
-    try:
-        signature = ed25519.decode_base64url(document.signature.value)
-    except ValueError:
-        return None
-    return signature if len(signature) == ed25519.SIGNATURE_BYTES else None
 
 
 def _times_bound(document: SignedDocument, kind: DocumentKind) -> bool:
@@ -168,42 +160,54 @@ def _times_bound(document: SignedDocument, kind: DocumentKind) -> bool:
     return bool(text == document.signature.created_at and text[-1] == "Z")
 
 
-def _accept(
-    document: SignedDocument, kind: DocumentKind, signing: bytes, binding: Binding, organization_id: str
-) -> Verified:
-    return Verified(
-        kind,
-        document,
-        signing,
-        jcs.signing_hash(signing),
-        binding.key_id,
-        binding.principal,
-        organization_id,
-        instants.parse(document.signature.created_at),
-        binding.valid_from,
-        binding.valid_until,
-        binding.revoked_at,
-    )
+class _Prepared(Struct, frozen=True, gc=False):
+    """A document for which nothing but the equation is open."""
+
+    document: SignedDocument
+    kind: DocumentKind
+    signing: bytes
+    signature: bytes
+    binding: Binding
+    organization_id: str
+    protected_time: Instant
+
+    def holds(self) -> bool:
+        """Stages 3 and 6: a proven key and libsodium's yes prove R and S as well; see mwnode.trust.ed25519."""
+        return ed25519.verify(self.binding.public_key, self.signing, self.signature)
+
+    def verified(self) -> Verified:
+        binding = self.binding
+        return Verified(
+            self.kind,
+            self.document,
+            self.signing,
+            jcs.signing_hash(self.signing),
+            binding.key_id,
+            binding.principal,
+            self.organization_id,
+            self.protected_time,
+            binding.valid_from,
+            binding.valid_until,
+            binding.revoked_at,
+        )
 
 
-def _verify_fast(
+def _prepare(
     document: SignedDocument, kind: DocumentKind, signing: bytes, registry: Registry | NoRegistry
-) -> Verified | None:
-    """Stages 3, 4 and 6 in one: all of them pass, or the slow path finds out which did not."""
+) -> _Prepared | None:
+    """All of stages 3 and 4 but the points: it passes, or the slow path finds out what did not."""
     if not _times_bound(document, kind) or isinstance(registry, NoRegistry):
         return None
-    signature = _signature_bytes(document)
+    signature = ed25519.decode_signature(document.signature.value)
     if signature is None:
         return None
     binding = registry.resolve(document.signature.key_id)
     if binding is None or not _may_sign(binding.principal, expected_signer(document, kind)):
         return None
-    if not binding.valid_at(instants.parse(document.signature.created_at)):
+    protected_time = instants.parse(document.signature.created_at)
+    if not binding.valid_at(protected_time):
         return None
-    # A proven key and libsodium's yes prove R and S as well; see mwnode.trust.ed25519.
-    if not ed25519.verify(binding.public_key, signing, signature):
-        return None
-    return _accept(document, kind, signing, binding, registry.organization_id)
+    return _Prepared(document, kind, signing, signature, binding, registry.organization_id, protected_time)
 
 
 # --- the stages one by one --------------------------------------------------------------------------------------------
@@ -231,7 +235,7 @@ def _envelope_failure(document: SignedDocument, kind: DocumentKind) -> tuple[Fai
         return _failure("signature-envelope", "protected-time-not-utc"), bytes(64)
     if not _times_bound(document, kind):
         return _failure("signature-envelope", "created-at-differs-from-protected-time"), bytes(64)
-    signature = _signature_bytes(document)
+    signature = ed25519.decode_signature(document.signature.value)
     if signature is None:
         return _failure("signature-envelope", "signature-encoding"), bytes(64)
     defect = ed25519.defect_of_encoding(signature)
@@ -269,9 +273,11 @@ def _verify_slowly(document: SignedDocument, kind: DocumentKind, registry: Regis
         signing = jcs.signing_bytes(document)
     except JcsFault as fault:
         return _failure("canonicalization", fault.reason, str(fault))
-    if not ed25519.verify(binding.public_key, signing, signature):
+    protected_time = instants.parse(document.signature.created_at)
+    prepared = _Prepared(document, kind, signing, signature, binding, organization_id, protected_time)
+    if not prepared.holds():
         return _failure("signature", ed25519.Defect.EQUATION.value, f"keyId {binding.key_id}")
-    return _accept(document, kind, signing, binding, organization_id)
+    return prepared.verified()
 
 
 # --- entry points -----------------------------------------------------------------------------------------------------
@@ -286,11 +292,9 @@ def verify(
     bytes_max: int = FRAME_BYTES,
 ) -> Verified | Failure:
     """All six stages over the bytes of one document. Pure: the same arguments always give the same answer."""
-    plain = _read_plain(raw, kind, depth_max) if len(raw) <= bytes_max else None
-    if plain is not None:
-        document, signing = plain
-        verified = _verify_fast(document, kind, signing, registry)
-        return _verify_slowly(document, kind, registry) if verified is None else verified
+    prepared = _prepare_plain(raw, kind, registry, depth_max) if len(raw) <= bytes_max else None
+    if prepared is not None and prepared.holds():
+        return prepared.verified()
     try:
         document = strict_json.decode(raw, SIGNED_DOCUMENTS[kind], depth_max=depth_max, bytes_max=bytes_max)
     except JsonFault as fault:
@@ -300,21 +304,44 @@ def verify(
     return verify_document(document, kind, registry)
 
 
+def _prepare_plain(raw: bytes, kind: DocumentKind, registry: Registry | NoRegistry, depth_max: int) -> _Prepared | None:
+    plain = _read_plain(raw, kind, depth_max)
+    return None if plain is None else _prepare(plain[0], kind, plain[1], registry)
+
+
 def verify_document(
     document: SignedDocument, kind: DocumentKind, registry: Registry | NoRegistry
 ) -> Verified | Failure:
     """Stages 3 to 6 of a document that was read already, such as one inside a payload."""
     try:
-        signing = jcs.signing_bytes(document)
+        prepared = _prepare(document, kind, jcs.signing_bytes(document), registry)
     except JcsFault:
         # Not before its turn: stages 3 and 4 come first.
-        return _verify_slowly(document, kind, registry)
-    verified = _verify_fast(document, kind, signing, registry)
-    return _verify_slowly(document, kind, registry) if verified is None else verified
+        prepared = None
+    if prepared is not None and prepared.holds():
+        return prepared.verified()
+    return _verify_slowly(document, kind, registry)
 
 
 def verify_batch(
-    items: Sequence[tuple[bytes, DocumentKind]], registry: Registry | NoRegistry
+    items: Sequence[tuple[bytes, DocumentKind]],
+    registry: Registry | NoRegistry,
+    *,
+    depth_max: int = JSON_DEPTH,
+    bytes_max: int = FRAME_BYTES,
 ) -> list[Verified | Failure]:
-    """:func:`verify` for each item, in order, all against one revision."""
-    return [verify(raw, kind, registry) for raw, kind in items]
+    """:func:`verify` for each item, in order, all against one revision.
+
+    All are read before the first equation is checked: reading and curve arithmetic each find their data in the
+    processor's cache, which is worth about a tenth of the time.
+    """
+    prepared = [
+        _prepare_plain(raw, kind, registry, depth_max) if len(raw) <= bytes_max else None for raw, kind in items
+    ]
+    held = [candidate is not None and candidate.holds() for candidate in prepared]
+    return [
+        candidate.verified()
+        if candidate is not None and holds
+        else verify(raw, kind, registry, depth_max=depth_max, bytes_max=bytes_max)
+        for candidate, holds, (raw, kind) in zip(prepared, held, items, strict=True)
+    ]

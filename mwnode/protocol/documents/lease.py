@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from mwnode.protocol.documents.base import Document
-from mwnode.protocol.scalars import Id, PositiveInteger, SafeInteger, Timestamp
+from mwnode.protocol.scalars import ClosureReason, Id, PositiveInteger, SafeInteger, Timestamp
 
 LeaseType = Literal["coordinator", "ownership", "execution", "blocked"]
 
@@ -33,7 +33,7 @@ class Lease(Document):
     grace_expires_at: Timestamp | UnsetType = UNSET
     last_renewed_at: Timestamp | UnsetType = UNSET
     closed_at: Timestamp | UnsetType = UNSET
-    closure_reason: str | UnsetType = UNSET
+    closure_reason: ClosureReason | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if self.lease_type == "coordinator":
@@ -54,5 +54,3 @@ class Lease(Document):
             raise ValueError("an active lease carries neither closedAt nor closureReason")
         if self.state != "active" and any(value is UNSET for value in closed):
             raise ValueError("a closed lease carries closedAt and closureReason")
-        if self.closure_reason is not UNSET and (len(self.closure_reason) > 512 or not self.closure_reason.strip()):
-            raise ValueError("closureReason has 1 to 512 characters and is not blank")
