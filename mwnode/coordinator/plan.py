@@ -154,14 +154,18 @@ class Plan:
         )
 
     def work_budget(self, work: PlanWork) -> Budget:
-        """The work's own budget, or an equal share of the wall clock that the others leave (one hour at most)."""
+        """The work's own budget, or an equal share of half the wall clock that the others leave (one hour at most).
+
+        The other half is left for what comes up: corrections and discoveries.
+        """
         if work.budget is not None:
             return budget_of(work.budget, self.mission.budget.currency)
         limit = self.mission.budget.wall_clock_seconds_limit
         share = DEFAULT_SECONDS
         if limit is not UNSET:
             open_items = sum(1 for item in self.work if item.budget is None)
-            share = min(share, (limit - total(self.work, "wall_clock_seconds_limit")) // open_items)
+            left = int(limit - total(self.work, "wall_clock_seconds_limit"))
+            share = max(1, min(share, left // (2 * open_items)))
         return Budget(wall_clock_seconds_limit=share)
 
     def order(self) -> tuple[PlanWork, ...]:

@@ -79,8 +79,8 @@ def test_contract_takes_its_defaults_from_the_mission() -> None:
     assert contract.required_deliverables[0].schema == "urn:mwnode:schema:any"
     assert contract.retry_policy.retryable_failures == ("EXECUTOR_FAILED",)
     assert contract.execution_approval == "not_required"
-    # One item has 600 of the Mission's 7200 seconds; the other gets the rest, at most an hour.
-    assert contract.budget.wall_clock_seconds_limit == 3600
+    # One item has 600 of the Mission's 7200 seconds; the other gets half of the rest, at most an hour.
+    assert contract.budget.wall_clock_seconds_limit == 3300
 
 
 def test_contract_says_where_files_are_and_what_proves_a_criterion() -> None:
