@@ -139,6 +139,7 @@ def random_value(rng: random.Random, depth: int) -> Any:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 @pytest.mark.req("R-17.4-01", "R-2-09")
 def test_random_documents_are_those_of_rfc8785(scale: Callable[[int, int], int]) -> None:
     seed = 8785

@@ -67,6 +67,7 @@ def test_every_structural_vector_is_judged_alike(oracle: Oracle, protocol_bundle
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 @pytest.mark.req("R-2-13", "R-2-19", "R-21-02")
 def test_no_mutation_is_judged_differently(
     oracle: Oracle, protocol_bundle: Path, scale: Callable[[int, int], int]
