@@ -33,6 +33,7 @@ class Scenario:
         self.assets = assets()
         self.scratch = self.home / "demo"
         self.held: list[Check] = []
+        self.release_id = ""
         self.started = time.monotonic()
 
     def run(self) -> Summary:
@@ -133,6 +134,7 @@ class Scenario:
         self._start_worker(processes, listening, "scribe", self._executor("release.py", "notes", "sign-off"))
         self._start_coordinator(processes, listening, plan)
         created = self._create(listening, plan)
+        self.release_id = created["missionId"]
         log = GroupLog(created["groupId"])
         agents = ("node", "coordinator", *WORKERS)
         self._follow(processes, client, log, "awaiting_approval", agents)
@@ -185,6 +187,7 @@ class Scenario:
 
     def _summary(self) -> Summary:
         home = shlex.quote(str(self.home))
+        reader = f"--home {home} --key {shlex.quote(str(self._key('olivia')))}"
         return Summary(
             checks=tuple(self.held),
             passed=all(check.passed for check in self.held),
@@ -195,9 +198,21 @@ class Scenario:
                 "artifacts": str(self.scratch / "artifacts"),
                 "logs": str(self.scratch / "logs"),
             },
-            try_next=(
-                f"mwnode verify --home {home}",
-                f"mwnode serve --home {home}",
-                f"mwnode mission list --home {home} --key {shlex.quote(str(self._key('olivia')))}   (while it serves)",
+            try_next=tuple(
+                f"{_program()} {command} {here}"
+                for command, here in (
+                    ("verify", f"--home {home}"),
+                    (f"mission show {self.release_id}", reader),
+                    ("why sign-off", reader),
+                    ("artifact list", reader),
+                    (f"events {self.release_id}", reader),
+                    ("serve", f"--home {home}"),
+                )
             ),
         )
+
+
+def _program() -> str:
+    """How this very command was called, so that what is shown can be typed."""
+    called = Path(sys.argv[0])
+    return sys.argv[0] if called.name == "mwnode" else "mwnode"
