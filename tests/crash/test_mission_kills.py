@@ -110,6 +110,13 @@ def test_a_mission_survives_the_node_killed_at_a_random_moment(
     assert run("verify", "--home", str(tmp_path / "home"))["ok"]
 
 
+def _talk_on(talk: Talk, log: GroupLog, client: HttpClient) -> None:
+    """Talk and read for as long as the node answers."""
+    while True:
+        talk.say(client)
+        log.read(client, wait=0)
+
+
 def _one_round(stage: Stage, kill_after: float, which: str) -> None:
     created = run("mission", "create", str(PLAN), *stage.reach("owner"))
     runs_before = len(stage.ledger.read_text().split())
@@ -121,9 +128,7 @@ def _one_round(stage: Stage, kill_after: float, which: str) -> None:
         killing.start()
         # The node dies while a Message is on its way: whether that one was taken shows only afterwards.
         with pytest.raises(Unreachable):
-            while True:
-                talk.say(client)
-                log.read(client, wait=0)
+            _talk_on(talk, log, client)
         killing.join()
     before = log.encoded()
     assert stage.processes.serve(stage.home).url == stage.listening.url
