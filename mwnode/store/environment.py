@@ -194,6 +194,10 @@ class LmdbStore:
         self._shared.heads.update(writing.own.heads)
         self._cache.set_all(writing.touched.items())
 
+    def clear_dead_readers(self) -> int:
+        """Free the slots of readers whose process died; they keep freed pages from being used again. How many."""
+        return int(self.file.lmdb.reader_check())
+
     def nested(self, writing: LmdbWriting) -> Any:
         """A context for changes that may fail alone; see ``LmdbWriting.nested``."""
         return writing.nested(self.file.lmdb)

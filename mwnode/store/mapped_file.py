@@ -38,6 +38,7 @@ SPARE_TRANSACTIONS: Final = 16
 GROW_WAIT_SECONDS: Final = 10.0
 """How long growing waits for readers before the batch is refused; it is tried again with the next one."""
 UNWRITTEN_PAGES_MAX: Final = 64
+NEARLY_FULL_BYTES: Final = 1024**2
 SPARE_SHARE: Final = 8
 """The map is doubled ahead of need when less than one such part of it is free."""
 
@@ -245,6 +246,14 @@ class MappedFile:
         except lmdb.ReadersFullError:
             self.lmdb.reader_check()
             return self._begin_again()
+        except lmdb.MapResizedError:
+            # The owner, another process, has grown the file.
+            self.leave_reader()
+            try:
+                self._replace_map(0)
+            finally:
+                self.enter_reader()
+            return self._begin_again()
         except lmdb.Error as error:
             raise translated(error, self.path) from error
 
@@ -253,10 +262,6 @@ class MappedFile:
             return self.lmdb.begin()
         except lmdb.Error as error:
             raise translated(error, self.path) from error
-
-    def adopt_growth(self) -> None:
-        """Take over a map that the owner, another process, has grown (read-only openers)."""
-        self._replace_map(0)
 
     def writing(self, change: Callable[[lmdb.Transaction[bytes]], T]) -> T:
         """Run ``change`` in one write transaction and commit it durably; grow and run it again when the map is full.
@@ -281,6 +286,9 @@ class MappedFile:
                     self._reopen()
                     raise StoreUnavailable(f"{self.path} had to be opened anew; send it again") from None
                 except lmdb.Error as error:
+                    if error.code == errno.EIO and self.free_bytes() < NEARLY_FULL_BYTES:
+                        # The last write that fits in part is reported as an I/O error.
+                        raise StoreFull(f"no room left for {self.path}: free some space, the node goes on") from error
                     raise translated(error, self.path) from error
 
     def _attempt(self, change: Callable[[lmdb.Transaction[bytes]], T]) -> T:
