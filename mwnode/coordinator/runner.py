@@ -120,14 +120,15 @@ class Coordinator:
         """Coordinate until ``stop`` is set, or until the one Mission asked for has ended."""
         stop = stop or asyncio.Event()
         self._log("coordinating", {"agentId": self.key.principal.id, "planHash": self.plan.plan_hash})
-        background = [asyncio.create_task(self._guard(work)) for work in (self._listen(), self._look_for_missions())]
+        background = [asyncio.create_task(self._guard(work)) for work in (self._listen, self._look_for_missions)]
         try:
             while not stop.is_set() and self._failure is None and not self._done():
                 for engine in list(self.engines.values()):
                     engine.advance()
                     self._carry_out(engine)
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), TICK_SECONDS)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(TICK_SECONDS):
+                        await self._wake.wait()
                 self._wake.clear()
         finally:
             for task in (*background, *self._tasks):
@@ -139,18 +140,18 @@ class Coordinator:
     def _done(self) -> bool:
         return self.mission is not None and any(engine.finished for engine in self.engines.values())
 
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guard(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         """What ends a part of the Coordinator ends the Coordinator."""
         try:
-            await work
+            await work(*arguments)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
             self._failure = self._failure or error
         self._wake.set()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(self._guard(work))
+    def _spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        task = asyncio.create_task(self._guard(work, *arguments))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -172,7 +173,7 @@ class Coordinator:
         if group_id in self.engines or group_id in self._ignored:
             return
         self.engines[group_id] = MissionEngine(self.key.principal.id, group_id, self.plan, self._papers)
-        self._spawn(self._subscribe(group_id))
+        self._spawn(self._subscribe, group_id)
 
     async def _subscribe(self, group_id: str) -> None:
         try:
@@ -248,15 +249,15 @@ class Coordinator:
     def _effect(self, engine: MissionEngine, effect: Effect) -> None:
         match effect:
             case Send():
-                self._spawn(self._send(engine, effect))
+                self._spawn(self._send, engine, effect)
             case Upload():
-                self._spawn(self._upload(engine, effect.local))
+                self._spawn(self._upload, engine, effect.local)
             case Check():
-                self._spawn(self._check(engine, effect))
+                self._spawn(self._check, engine, effect)
             case LookUp():
                 if not self._looking:
                     self._looking = True
-                    self._spawn(self._look_up())
+                    self._spawn(self._look_up)
             case Note(event, details):
                 self._log(event, details)
 

@@ -88,13 +88,16 @@ def command_line(command: str, directory: Path) -> list[str]:
             raise ExecutorError("the executor command needs a shell, and there is no sh")
         return [shell, "-c", command]
     # Not resolved: a virtual environment's interpreter is a link, and works only by its own name.
-    absolute = [
-        os.path.abspath(directory / word) if "/" in word and (directory / word).exists() else word for word in words
-    ]
+    absolute = [os.path.abspath(directory / word) if _names_a_file(word, directory) else word for word in words]
     program = shutil.which(absolute[0])
     if program is None:
         raise ExecutorError(f"no program {words[0]!r}: check the path in --exec, and that it may be executed")
     return [program, *absolute[1:]]
+
+
+def _names_a_file(word: str, directory: Path) -> bool:
+    """Whether a word of a command means a file: it looks like a path or a file name, and there is such a file."""
+    return ("/" in word or "." in word) and (directory / word).is_file()
 
 
 class SubprocessExecutor:

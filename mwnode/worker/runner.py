@@ -186,6 +186,8 @@ class Worker:
         root = own if own is not None else Path(tempfile.mkdtemp(prefix="mwnode-worker-"))
         self._root = root / "slots"
         self._stale = root / "stale"
+        # What a crash left here belongs to no run any more.
+        shutil.rmtree(self._root, ignore_errors=True)
         capabilities = tuple(CapabilityRef(id=one.id, version=one.version) for one in self._card.capabilities)
         slots = min(self._slots or self._card.max_concurrency, self._card.max_concurrency)
         scheduling = msgspec.structs.replace(self._settings.scheduling, slots=slots)
@@ -197,7 +199,7 @@ class Worker:
             self.engine.connected()
         self.client.present(self._presence)
         self._note("working", {"agentId": self.key.principal.id, "slots": slots, "directory": str(root)})
-        background = [asyncio.create_task(self._guard(work)) for work in (self._listen(), self._look_for_groups())]
+        background = [asyncio.create_task(self._guard(work)) for work in (self._listen, self._look_for_groups)]
         try:
             await self._loop(stop)
         finally:
@@ -223,8 +225,9 @@ class Worker:
                 patience = self.engine.settings.stop_grace_seconds + 10
                 if self.engine.idle or self._clock.monotonic() - stopped_at > patience:
                     break
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), TICK_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._wake.wait()
             self._wake.clear()
         for _, run_stop in self._runs.values():
             run_stop.kill()
@@ -238,18 +241,18 @@ class Worker:
             else:
                 self.engine.disconnected()
 
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guard(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         """What ends a part of the Worker ends the Worker."""
         try:
-            await work
+            await work(*arguments)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
             self._failure = self._failure or error
         self._wake.set()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(self._guard(work))
+    def _spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        task = asyncio.create_task(self._guard(work, *arguments))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -281,7 +284,7 @@ class Worker:
     def _join(self, group_id: str, mission_id: str | None, scopes: tuple[str, ...]) -> None:
         if self.engine.join(group_id, mission_id, scopes):
             self._catching_up[group_id] = None
-            self._spawn(self._subscribe(group_id))
+            self._spawn(self._subscribe, group_id)
             self._note("joined", {"groupId": group_id, "missionId": mission_id})
 
     async def _subscribe(self, group_id: str) -> None:
@@ -357,9 +360,9 @@ class Worker:
     def _effect(self, effect: Effect) -> None:
         match effect:
             case Send():
-                self._spawn(self._send(effect))
+                self._spawn(self._send, effect)
             case Launch():
-                self._spawn(self._launch(effect))
+                self._spawn(self._launch, effect)
             case AskToStop(run_id, grace_seconds):
                 if run_id in self._runs:
                     self._runs[run_id][1].ask(grace_seconds)
@@ -368,9 +371,9 @@ class Worker:
                     self._note("killed", {"runId": run_id, "because": reason})
                     self._runs[run_id][1].kill()
             case Collect(run_id):
-                self._spawn(self._collect(run_id))
+                self._spawn(self._collect, run_id)
             case SaveState(run_id, path):
-                self._spawn(self._save_state(run_id, path))
+                self._spawn(self._save_state, run_id, path)
             case Discard(run_id, keep):
                 self._discard(run_id, keep)
             case Note(event, details):
@@ -499,7 +502,7 @@ class Worker:
             return
         slot, stop = kept
         stop.kill()
-        self._spawn(self._clear(slot, keep))
+        self._spawn(self._clear, slot, keep)
 
     async def _clear(self, slot: Slot, keep: bool) -> None:
         # The executor may take a moment to die; a directory in use is not removed under it.
