@@ -19,7 +19,8 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 PACKAGE = CHECKOUT / "mwnode"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 RULE = re.compile(r"\bR-(?:G|\d+(?:\.\d+)?)-\d+\b")
-LINES_MAX = 520
+LINES_MAX = 550
+"""The ceiling; what a module should aim at is well under 400."""
 LONG_BY_NATURE = {
     "protocol/documents.py": "one struct per normative schema: a list, not an idea that could be split",
     "protocol/commands.py": "one struct per Command kind",
