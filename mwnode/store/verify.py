@@ -10,7 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -197,12 +197,14 @@ class _Check:
 
     def _tombstone(self, where: str, group_id: str, record: LogRecord, event: Event, tombstone_id: str) -> None:
         """An erased Event is right only if a later Event of the same Group says so and names it (decision F17)."""
-        place = self.view.event_place(tombstone_id)
-        stored = None if place is None else self.view.event(*place)
-        if place is None or stored is None or place[0] != group_id or place[1] <= record.sequence:
+        try:
+            place = self.view.event_place(tombstone_id)
+        except StoreCorrupt:
+            place = None
+        says = None if place is None else self._read_event(*place)
+        if place is None or says is None or place[0] != group_id or place[1] <= record.sequence:
             self.find("tombstone", where, "the Event was erased, and no later Event says so")
             return
-        says = msgspec.json.decode(stored.event)
         named = says["payload"].get("eventId"), says["payload"].get("sequence")
         if not says["kind"].endswith(".event_tombstoned") or named != (event.event_id, record.sequence):
             self.find("tombstone", where, f"the Event was erased, but {tombstone_id} does not name it")
@@ -211,7 +213,10 @@ class _Check:
 
     def _command_hash(self, number: int) -> bytes | None:
         value = self.view.pages.get("commands", U64.pack(number))
-        return None if value is None else decode_command_record(number, value)[0]
+        try:
+            return None if value is None else decode_command_record(number, value)[0]
+        except StoreCorrupt:
+            return None
 
     def _verified(self, where: str, raw: bytes, kind: str, signing_hash: bytes | None) -> Verified | None:
         """The document, when its signature, its hash and its spelling are right."""
@@ -285,10 +290,17 @@ class _Check:
             trim = self.view.trimmed(group_id)
             if trim is not None and sequence <= trim.through:
                 continue
-            stored = self.view.event(group_id, sequence)
-            cause = None if stored is None else msgspec.json.decode(stored.event).get("cause")
-            if cause != {"type": "command", "id": command.action_id}:
+            event = self._read_event(group_id, sequence)
+            if event is None or event.get("cause") != {"type": "command", "id": command.action_id}:
                 self.find("receipt", where, f"the receipt names an Event of another cause ({group_id} {sequence})")
+
+    def _read_event(self, group_id: str, sequence: int) -> dict[str, Any] | None:
+        """An Event's members, as far as they can be read; its own place is where damage is reported."""
+        try:
+            stored = self.view.event(group_id, sequence)
+            return None if stored is None else msgspec.json.decode(stored.event, type=dict[str, Any])
+        except (StoreCorrupt, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
 
     # --- the rest ---
 
