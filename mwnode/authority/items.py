@@ -19,7 +19,14 @@ from mwnode.authority.state import (
     WORK_ITEMS,
     WorkItemRow,
 )
-from mwnode.authority.table import MISSION_LIVE, TERMINAL, UNFINISHED, admit_mission, admit_work_item
+from mwnode.authority.table import (
+    MISSION_LIVE,
+    TERMINAL,
+    UNFINISHED,
+    admit_mission,
+    admit_work_item,
+    work_item_rule,
+)
 from mwnode.authority.view import View
 from mwnode.protocol.commands import Payload
 from mwnode.protocol.documents import (
@@ -85,12 +92,22 @@ def check_epoch(row: WorkItemRow, ownership_epoch: int) -> None:
         )
 
 
-def hold(case: Case, row: WorkItemRow, ownership_epoch: int) -> Owner:
-    """What the owner's own kinds need before any lease is looked at. Returns the owner, who is the actor."""
+def hold(case: Case, row: WorkItemRow, ownership_epoch: int, *, only_in: str | None = None) -> Owner:
+    """What the owner's own kinds need before any lease is looked at. Returns the owner, who is the actor.
+
+    ``only_in`` is the one state in which the owner may do what others may in more (reading 18).
+    """
     if row.item.state in TERMINAL:
         admit_work_item(row.item.state, case.command.kind)
     check_epoch(row, ownership_epoch)
     admit(case, row)
+    if only_in is not None and row.item.state != only_in:
+        refuse(
+            ErrorCode.INVALID_STATE_TRANSITION,
+            f"the owner may do this only while the WorkItem is {only_in}; it is {row.item.state}",
+            work_item_rule(row.item.state, case.command.kind),
+            details={"state": row.item.state},
+        )
     owner = row.item.owner
     if owner is UNSET or case.command.actor.type != "agent" or case.command.actor.id != owner.agent_id:
         refuse(ErrorCode.AUTH_FORBIDDEN, "only the owner of the WorkItem may do this", "R-19-14")

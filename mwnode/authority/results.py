@@ -173,7 +173,7 @@ def fail(case: Case) -> None:
     row = work_item(case, payload.work_item_id)
     actor = case.command.actor
     if payload.ownership_epoch is not None and payload.execution_lease_id is not None:
-        hold(case, row, payload.ownership_epoch)
+        hold(case, row, payload.ownership_epoch, only_in="active")
         hold_execution(case, row, payload.execution_lease_id)
         case.expect_revision(row.item.revision)
         rules.check_signers(payload.evidence, lambda signer: signer == actor, "Evidence of a failure")
