@@ -33,6 +33,7 @@ from mwnode.client.engine import (
     Problem,
     Refused,
     StaleRegistry,
+    Unsent,
 )
 from mwnode.client.errors import ClientError, ConnectionLost, Untrusted
 from mwnode.client.http import HttpClient
@@ -348,6 +349,8 @@ class Client:
                 self._orders.answered(notice.action_id, notice.event)
             case Refused():
                 self._orders.refused(notice.action_id, notice.error)
+            case Unsent():
+                self._orders.unsent(notice.action_id)
             case CaughtUp():
                 for group_id in notice.group_ids:
                     self._settle(group_id, None)

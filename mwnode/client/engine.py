@@ -103,7 +103,13 @@ class Ended(Struct, frozen=True):
     error: MissionWeaveError
 
 
-Notice = Opened | Delivered | Answered | Refused | Denied | Paused | CaughtUp | Problem | Ended
+class Unsent(Struct, frozen=True):
+    """A Command of ours never left before the connection was lost: it has to be signed under the new epoch."""
+
+    action_id: str
+
+
+Notice = Opened | Unsent | Delivered | Answered | Refused | Denied | Paused | CaughtUp | Problem | Ended
 
 
 class StaleRegistry(Exception):
@@ -116,6 +122,8 @@ class Pending(Struct):
     action_id: str
     raw: bytes
     receipt_kind: str | None
+    sent: bool = False
+    """Whether it may have reached the server."""
 
 
 class Subscription(Struct):
@@ -149,6 +157,7 @@ class ClientEngine:
         self._dropped: set[str] = set()
         self._pending: dict[str, Pending] = {}
         self._outgoing: list[bytes] = []
+        self._queued: list[str] = []
         self._client_nonce = ""
         self._heard = 0.0
         self._spoke = 0.0
@@ -158,12 +167,18 @@ class ClientEngine:
     def outgoing(self) -> list[bytes]:
         """The frames to send now, in order."""
         waiting, self._outgoing = self._outgoing, []
+        for action_id in self._queued:
+            command = self._pending.get(action_id)
+            if command is not None:
+                command.sent = True
+        self._queued.clear()
         return waiting
 
     def connect(self) -> None:
         """A connection was made: greet (R-6.3-02)."""
         self.phase = Phase.GREETED
         self._outgoing.clear()
+        self._queued.clear()
         self._replays.clear()
         self._asked.clear()
         self._dropped.clear()
@@ -185,6 +200,7 @@ class ClientEngine:
         """The connection is gone; what was unanswered stays pending."""
         self.phase = Phase.CLOSED
         self._outgoing.clear()
+        self._queued.clear()
 
     def submit(self, command: Pending) -> None:
         """Send a Command, now or as soon as there is a session."""
@@ -311,9 +327,15 @@ class ClientEngine:
             subscription.feed.restart()
         if self._subscriptions:
             self._ask(list(self._subscriptions))
-        for command in self._pending.values():
-            self._send_command(command)
-        return [Opened(hello.session_epoch, hello.session_token, hello.expires_at)]
+        notices: list[Notice] = [Opened(hello.session_epoch, hello.session_token, hello.expires_at)]
+        for command in tuple(self._pending.values()):
+            if command.sent:
+                self._send_command(command)
+            else:
+                # It was signed under an epoch that is gone, and nobody has seen it.
+                del self._pending[command.action_id]
+                notices.append(Unsent(command.action_id))
+        return notices
 
     def _event(self, raw: bytes) -> list[Notice]:
         try:
@@ -419,6 +441,7 @@ class ClientEngine:
     def _send_command(self, command: Pending) -> None:
         self._spoke = self._clock.monotonic()
         self._outgoing.append(frames.encode_command_frame(self._new_id(), command.raw))
+        self._queued.append(command.action_id)
 
     def _send_ping(self, reply_to: str | UnsetType) -> None:
         self._send(

@@ -24,8 +24,6 @@ from mwnode.trust.keys import SigningKey
 
 FRESHNESS_SECONDS = 300
 """Age from which a refused signature of ours may only mean that the Command had grown old on the way."""
-RENEWALS_MAX = 8
-"""How often one order is signed anew before its refusal is believed."""
 BACKPRESSURE_SECONDS = 1.0
 
 
@@ -43,7 +41,6 @@ class Order(Struct, eq=False):
     signed_session_epoch: int = 0
     signed_membership_epoch: int = 0
     signed_at: str = ""
-    renewals: int = 0
 
 
 class Orders:
@@ -94,11 +91,16 @@ class Orders:
             # It was not taken: the same bytes go again (decision F13).
             wait = error.rejection.retry_after_ms
             self._spawn(order, self._send_again(order, BACKPRESSURE_SECONDS if wait is None else wait / 1000))
-        elif order.renewals < RENEWALS_MAX and self._outdated(order, error.code):
-            order.renewals += 1
+        elif self._outdated(order, error.code):
             self._spawn(order, self._renew(order, error))
         else:
             order.answer.set_exception(error)
+
+    def unsent(self, action_id: str) -> None:
+        """The Command never left: sign it under the new epoch. Nobody has seen its Action ID, so that stays."""
+        order = self._orders.get(action_id)
+        if order is not None and not order.answer.done():
+            self._spawn(order, self._place(order, action_id))
 
     def fail(self, error: BaseException) -> None:
         """No answer will come any more."""
