@@ -1,0 +1,133 @@
+"""The payload of every Event kind, typed.
+
+Each payload states the new ``revision`` and ``state`` of its aggregate, so that a client always knows the
+``expectedRevision`` to state next. Members of the aggregate that are gone are named in ``cleared``; every lease that
+was opened, moved or closed stands in the Event. Events never carry ``null``: an absent member is ``UNSET``. The fold of
+a Group's Events is the state of the Group, so whatever the authority must know again stands here.
+"""
+
+from __future__ import annotations
+
+from mwnode.protocol.events.base import (
+    Fact,
+    WorkFact,
+)
+from mwnode.protocol.events.membership import (
+    ContextPackagePublished,
+    ConversationOpened,
+    DelegationGranted,
+    MembershipChanged,
+    MembershipEnded,
+    MessageCommitted,
+)
+from mwnode.protocol.events.mission import (
+    BudgetAmended,
+    CoordinatorAssigned,
+    CoordinatorReconciled,
+    CoordinatorRenewed,
+    LeaseExpired,
+    MissionApproved,
+    MissionCancelled,
+    MissionChangesRequested,
+    MissionChildCreated,
+    MissionCreated,
+    MissionSubmitted,
+    MissionTerminated,
+    RootApprovalGranted,
+    ThresholdCrossed,
+)
+from mwnode.protocol.events.organization import (
+    AgentCardRegistered,
+    ArtifactForwarded,
+    CooperationOverrideGrant,
+    EventTombstoned,
+    GroupArchived,
+    KnowledgePublished,
+    OverrideGranted,
+    RegistryRecord,
+    SessionOpened,
+    SnapshotCreated,
+)
+from mwnode.protocol.events.table import (
+    EVENT_PAYLOADS,
+)
+from mwnode.protocol.events.work import (
+    ArtifactPublished,
+    ContractRevised,
+    ExecutionApproved,
+    ExecutionLeaseRevoked,
+    OfferAccepted,
+    OfferCreated,
+    OfferDeclined,
+    OwnershipLeaseRenewed,
+    ResourceUsageRecorded,
+    ResultAccepted,
+    WorkAuthorized,
+    WorkBlocked,
+    WorkCancelled,
+    WorkCheckpointed,
+    WorkFailed,
+    WorkProgressed,
+    WorkProposal,
+    WorkProposed,
+    WorkStarted,
+    WorkSubmitted,
+    WorkUnblocked,
+)
+
+__all__ = [
+    "EVENT_PAYLOADS",
+    "AgentCardRegistered",
+    "ArtifactForwarded",
+    "ArtifactPublished",
+    "BudgetAmended",
+    "ContextPackagePublished",
+    "ContractRevised",
+    "ConversationOpened",
+    "CooperationOverrideGrant",
+    "CoordinatorAssigned",
+    "CoordinatorReconciled",
+    "CoordinatorRenewed",
+    "DelegationGranted",
+    "EventTombstoned",
+    "ExecutionApproved",
+    "ExecutionLeaseRevoked",
+    "Fact",
+    "GroupArchived",
+    "KnowledgePublished",
+    "LeaseExpired",
+    "MembershipChanged",
+    "MembershipEnded",
+    "MessageCommitted",
+    "MissionApproved",
+    "MissionCancelled",
+    "MissionChangesRequested",
+    "MissionChildCreated",
+    "MissionCreated",
+    "MissionSubmitted",
+    "MissionTerminated",
+    "OfferAccepted",
+    "OfferCreated",
+    "OfferDeclined",
+    "OverrideGranted",
+    "OwnershipLeaseRenewed",
+    "RegistryRecord",
+    "ResourceUsageRecorded",
+    "ResultAccepted",
+    "RootApprovalGranted",
+    "SessionOpened",
+    "SnapshotCreated",
+    "ThresholdCrossed",
+    "WorkAuthorized",
+    "WorkBlocked",
+    "WorkCancelled",
+    "WorkCheckpointed",
+    "WorkFact",
+    "WorkFailed",
+    "WorkProgressed",
+    "WorkProposal",
+    "WorkProposed",
+    "WorkStarted",
+    "WorkSubmitted",
+    "WorkUnblocked",
+]
