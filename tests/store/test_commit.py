@@ -1,0 +1,515 @@
+"""The writer: batches, receipts, time, refusals, and what it leaves behind when something fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from mwnode.gateway.ports import Origin
+from mwnode.genesis import service_command
+from mwnode.protocol.commands import CORE
+from mwnode.protocol.errors import ErrorCode, MissionWeaveError, Rejection
+from mwnode.protocol.instants import parse
+from mwnode.protocol.jcs import signing_bytes, signing_hash
+from mwnode.store import batch, commit
+from mwnode.store.batch import Batch
+from mwnode.store.commit import Accepted, CommittedEvent, Committer
+from mwnode.store.environment import LmdbWriting
+from mwnode.store.errors import StoreFull
+from mwnode.store.port import AuditRow, NewEvent, StoredEvent
+from mwnode.store.verify import verify
+from mwnode.testing import Harness, MissionHandle
+
+HTTP = Origin(transport="http")
+
+
+def message(harness: Harness, mission: MissionHandle, text: str = "hello", **envelope: Any) -> bytes:
+    """The bytes of one Message of the owner."""
+    payload = {"messageId": harness.new_id(), "conversationId": f"{mission.group_id}:mission", "content": text}
+    return harness.owner.command("message.post", payload, group_id=mission.group_id, **envelope)
+
+
+def writer(harness: Harness) -> Committer:
+    return harness.node._committer
+
+
+@contextmanager
+def held(harness: Harness) -> Iterator[Callable[[bytes], Future[Any]]]:
+    """Hold the writer up while Commands are handed over, so that they share its next batch."""
+    entered, release = threading.Event(), threading.Event()
+
+    def wait(txn: LmdbWriting) -> None:
+        entered.set()
+        release.wait(20)
+
+    blocked = writer(harness).call(wait)
+    entered.wait(20)
+
+    def submit(raw: bytes) -> Future[Any]:
+        answer: Future[Any] = Future()
+        harness.node.submit(raw, HTTP, answer.set_result)
+        return answer
+
+    try:
+        yield submit
+        # Everything handed over passes the verifier before the writer is let go.
+        while harness.node._verifier.pending:
+            threading.Event().wait(0.001)
+        threading.Event().wait(0.05)
+    finally:
+        release.set()
+    blocked.result(20)
+
+
+# --- receipts ---
+
+
+def test_a_retry_is_answered_with_the_original_events_and_changes_nothing(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    raw = message(mwnode, mission)
+    first = mwnode.node.decide(raw)
+    before = mission.events()
+    again = mwnode.node.decide(raw)
+    assert again.events == first.events
+    assert (first.duplicate, again.duplicate) == (False, True)
+    assert mission.events() == before
+
+
+def test_a_retry_after_a_restart_is_still_known(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    raw = message(mwnode, mission)
+    first = mwnode.node.send(raw)
+    mwnode.restart()
+    assert mwnode.node.send(raw) == first
+
+
+def test_a_retry_in_the_same_batch_is_one_command(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    raw = message(mwnode, mission)
+    head = len(mission.events())
+    with held(mwnode) as submit:
+        answers = [submit(raw) for _ in range(5)]
+    outcomes = [answer.result(20) for answer in answers]
+    assert [outcome.duplicate for outcome in outcomes] == [False, True, True, True, True]
+    assert len({outcome.events for outcome in outcomes}) == 1
+    assert len(mission.events()) == head + 1
+
+
+@pytest.mark.req("R-19-22")
+def test_one_action_id_with_two_contents_is_a_collision(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    action_id = mwnode.new_id()
+    mwnode.node.send(message(mwnode, mission, "one", action_id=action_id))
+    with pytest.raises(MissionWeaveError) as refused:
+        mwnode.node.send(message(mwnode, mission, "two", action_id=action_id))
+    assert refused.value.code is ErrorCode.ACTION_ID_COLLISION
+    assert len(mission.events()) == 2
+
+
+def test_a_refused_command_does_not_bind_its_action_id(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    action_id = mwnode.new_id()
+    payload = {"messageId": mwnode.new_id(), "conversationId": "urn:example:nowhere", "content": "hello"}
+    error = mwnode.owner.refused("message.post", payload, group_id=mission.group_id, action_id=action_id)
+    assert error.code is ErrorCode.INVALID_COMMAND
+    mwnode.node.send(message(mwnode, mission, action_id=action_id))
+
+
+def test_a_registry_command_is_answered_with_its_record_and_the_same_again(mwnode: Harness) -> None:
+    raw: list[bytes] = []
+    real = mwnode.send
+    mwnode.send = lambda command: raw.append(command) or real(command)  # type: ignore[method-assign, func-returns-value]
+    mwnode.human("second")
+    first = mwnode.node.decide(raw[0])
+    assert first.events == ()
+    assert first.record is not None
+    assert first.duplicate
+    assert mwnode.node.decide(raw[0]).record == first.record
+
+
+# --- batches ---
+
+
+def test_commands_that_wait_together_share_one_commit_and_keep_their_order(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    batches: list[list[CommittedEvent]] = []
+    mwnode.node.add_listener(lambda events: batches.append(list(events)))
+    raws = [message(mwnode, mission, f"message {number}") for number in range(50)]
+    commits = writer(mwnode).commits
+    with held(mwnode) as submit:
+        answers = [submit(raw) for raw in raws]
+    sequences = [msgspec.json.decode(answer.result(20).events[0])["sequence"] for answer in answers]
+    assert sequences == list(range(sequences[0], sequences[0] + 50))
+    assert writer(mwnode).commits - commits <= 3, "the one that held it up, and the shared one"
+    told = [event for batch in batches for event in batch]
+    assert [event.sequence for event in told] == sequences
+    assert told[0].event == answers[0].result().events[0]
+    assert told[0].issuer == mwnode.owner.principal
+
+
+def test_a_thousand_writes_from_many_threads_are_all_there_once(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    raws = [[message(mwnode, mission, f"{thread} {number}") for number in range(100)] for thread in range(10)]
+    # Over the policy's rate of Messages a minute; the rate itself is not what is tested here.
+    mwnode.node._policy = msgspec.structs.replace(mwnode.node.policy, message_rate=10_000)
+    failed: list[BaseException] = []
+
+    def send(mine: list[bytes]) -> None:
+        try:
+            for raw in mine:
+                mwnode.node.send(raw)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=send, args=(mine,)) for mine in raws]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    events = mission.events()
+    assert [event["sequence"] for event in events] == list(range(1, 1002))
+    texts = [event["payload"]["message"]["content"][0]["text"] for event in events[1:]]
+    assert sorted(texts) == sorted(f"{thread} {number}" for thread in range(10) for number in range(100))
+    assert verify(mwnode.node.store).ok
+
+
+def test_nothing_is_answered_or_told_before_it_is_durable(mwnode: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    mission = mwnode.mission()
+    order: list[str] = []
+    store = mwnode.node.store
+    real = store.file._attempt
+
+    def attempt(change: Callable[[Any], Any]) -> Any:
+        result = real(change)
+        order.append("durable")
+        return result
+
+    monkeypatch.setattr(store.file, "_attempt", attempt)
+    mwnode.node.add_listener(lambda events: order.append("told"))
+    answered: Future[Any] = Future()
+
+    def reply(outcome: Any) -> None:
+        order.append("answered")
+        answered.set_result(outcome)
+
+    mwnode.node.submit(message(mwnode, mission), HTTP, reply)
+    assert isinstance(answered.result(20), Accepted)
+    writer(mwnode).call(lambda txn: None).result(20)
+    assert order[:3] == ["durable", "answered", "told"]
+
+
+def test_too_many_waiting_commands_are_refused_and_may_be_sent_again(
+    mwnode: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mission = mwnode.mission()
+    raws = [message(mwnode, mission, str(number)) for number in range(6)]
+    monkeypatch.setattr(commit, "QUEUE_MAX", 4)
+    with held(mwnode) as submit:
+        answers = [submit(raw) for raw in raws]
+    outcomes = [answer.result(20) for answer in answers]
+    assert [type(outcome) for outcome in outcomes] == [Accepted] * 4 + [Rejection] * 2
+    assert outcomes[4].code is ErrorCode.BACKPRESSURE
+    assert outcomes[4].retry_after_ms
+    assert mwnode.node.send(raws[4])
+
+
+# --- failures ---
+
+
+@pytest.mark.req("R-19-35", "R-15.1-15")
+def test_a_failed_commit_refuses_everybody_changes_nothing_and_a_retry_succeeds(
+    mwnode: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mission = mwnode.mission()
+    before = mission.events()
+    raws = [message(mwnode, mission, str(number)) for number in range(3)]
+    with held(mwnode) as submit:
+        answers = [submit(raw) for raw in raws]
+        broken = monkeypatch.context()
+        patch = broken.__enter__()
+        real = LmdbWriting.append_event
+
+        def full(self: LmdbWriting, event: NewEvent) -> StoredEvent:
+            real(self, event)
+            raise StoreFull("no room")
+
+        patch.setattr(LmdbWriting, "append_event", full)
+    outcomes = [answer.result(20) for answer in answers]
+    assert {outcome.code for outcome in outcomes} == {ErrorCode.INTERNAL_ERROR}
+    assert mission.events() == before
+    broken.__exit__(None, None, None)
+    for raw in raws:
+        assert not mwnode.node.decide(raw).duplicate
+    assert verify(mwnode.node.store).ok
+
+
+@pytest.mark.req("R-15.1-15")
+def test_a_fault_between_two_events_of_one_command_leaves_neither(
+    mwnode: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mission = mwnode.mission()
+    mission.authorize()
+    before = mission.events()
+    cancel = mwnode.owner.command("mission.cancel", {"reason": "enough"}, group_id=mission.group_id)
+    other = message(mwnode, mission)
+    real = LmdbWriting.append_event
+    appended: list[str] = []
+
+    def breaks_at_the_second(self: LmdbWriting, event: NewEvent) -> StoredEvent:
+        if b'"work.cancelled"' in event.event:
+            raise OSError("the second Event")
+        appended.append(event.event_id)
+        return real(self, event)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LmdbWriting, "append_event", breaks_at_the_second)
+        with held(mwnode) as submit:
+            answers = [submit(cancel), submit(other)]
+        outcomes = [answer.result(20) for answer in answers]
+    assert appended, "the first Event had been appended"
+    assert outcomes[0].code is ErrorCode.INTERNAL_ERROR
+    assert isinstance(outcomes[1], Accepted), "the others of the batch go on without it"
+    kinds = [event["kind"] for event in mission.events()[len(before) :]]
+    assert kinds == ["message.posted"]
+    assert mission.state == "active"
+    mwnode.node.send(cancel)
+    assert mission.state == "cancelled"
+    assert verify(mwnode.node.store).ok
+
+
+def test_a_fault_in_deciding_is_that_commands_own(
+    mwnode: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mission = mwnode.mission()
+    bad, good = message(mwnode, mission, "bad"), message(mwnode, mission, "good")
+    real = Batch._prepare
+
+    def breaks(self: Batch, decision: Any) -> Any:
+        if b"bad" in repr(decision).encode():
+            raise RuntimeError("a fault of ours")
+        return real(self, decision)
+
+    monkeypatch.setattr(Batch, "_prepare", breaks)
+    with held(mwnode) as submit:
+        answers = [submit(bad), submit(good)]
+    assert answers[0].result(20).code is ErrorCode.INTERNAL_ERROR
+    assert isinstance(answers[1].result(20), Accepted)
+    assert "could not be decided" in caplog.text
+
+
+def test_somebody_elses_callback_cannot_stop_the_writer(mwnode: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    mission = mwnode.mission()
+
+    def breaks(value: Any) -> None:
+        raise RuntimeError("not the writer's fault")
+
+    mwnode.node.add_listener(breaks)
+    mwnode.node.submit(message(mwnode, mission), HTTP, breaks)
+    assert mwnode.node.send(message(mwnode, mission))
+    assert len(mission.events()) == 3
+    assert "a callback of the writer failed" in caplog.text
+
+
+def test_a_closed_writer_refuses(mwnode: Harness) -> None:
+    committer = writer(mwnode)
+    mwnode.node.close()
+    with pytest.raises(Exception, match="closed"):
+        committer.call(lambda txn: None).result(20)
+
+
+# --- calls ---
+
+
+def test_a_call_is_durable_when_its_result_is_there(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    agent = mwnode.coordinator.id
+    assert mwnode.node.call(lambda txn: txn.put_cursor(agent, mission.group_id, 1)).result(20) is None
+    with mwnode.node.read() as view:
+        assert view.cursor(agent, mission.group_id) == 1
+
+
+def test_a_call_that_fails_undoes_its_own_writes_and_nobody_elses(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+
+    def half(txn: LmdbWriting) -> None:
+        txn.put_meta("half", b"written")
+        txn.put_cursor("urn:example:agent:a", mission.group_id, 1)
+        raise ValueError("half-way")
+
+    with held(mwnode) as submit:
+        answer = submit(message(mwnode, mission))
+        failed = mwnode.node.call(half)
+        good = mwnode.node.call(lambda txn: txn.put_meta("good", b"written"))
+    with pytest.raises(ValueError, match="half-way"):
+        failed.result(20)
+    good.result(20)
+    assert isinstance(answer.result(20), Accepted)
+    with mwnode.node.read() as view:
+        assert view.meta("half") is None
+        assert view.cursor("urn:example:agent:a", mission.group_id) == 0
+        assert view.meta("good") == b"written"
+    assert verify(mwnode.node.store).ok
+
+
+# --- freshness, keys and admission ---
+
+
+def test_an_accepted_command_has_its_first_admission(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    raw = message(mwnode, mission)
+    event = msgspec.json.decode(mwnode.node.send(raw)[0])
+    mwnode.clock.advance(10)
+    mwnode.node.send(raw)
+    with mwnode.node.read() as view:
+        record = view.admission(bytes.fromhex(event["commandHash"][7:]))
+        command = view.command(bytes.fromhex(event["commandHash"][7:]))
+    assert record is not None
+    assert record.document_kind == "command"
+    assert record.signing_hash == event["commandHash"]
+    assert record.principal == mwnode.owner.principal
+    assert parse(record.trusted_accepted_at) == mwnode.clock.now().plus(-10), "of the first time, not of the retry"
+    assert record.accepted_by.id == mwnode.node.authority_key.principal.id
+    assert command == raw
+
+
+def test_documents_inside_a_command_are_admitted_with_it(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    work = mission.authorize()
+    work.offer()
+    work.accept()
+    work.start()
+    work.publish()
+    (published,) = [event for event in mission.events() if event["kind"] == "artifact.published"]
+    artifact_hash = signing_hash(signing_bytes(published["payload"]["artifact"]))
+    with mwnode.node.read() as view:
+        record = view.admission(bytes.fromhex(artifact_hash[7:]))
+    assert record is not None
+    assert record.document_kind == "artifact"
+    assert record.key_id == published["payload"]["artifact"]["signature"]["keyId"]
+
+
+def test_a_refused_command_is_not_admitted(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    payload = {"messageId": mwnode.new_id(), "conversationId": "urn:example:nowhere", "content": "hello"}
+    raw = mwnode.owner.command("message.post", payload, group_id=mission.group_id)
+    with pytest.raises(MissionWeaveError):
+        mwnode.node.send(raw)
+    command_hash = signing_hash(signing_bytes(msgspec.json.decode(raw)))
+    with mwnode.node.read() as view:
+        assert view.admission(bytes.fromhex(command_hash[7:])) is None
+
+
+def test_a_key_revoked_while_a_command_waits_does_not_pass(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    second = mwnode.human("second")
+    now = mwnode.clock.now().text()
+    restrict = service_command(
+        mwnode.organization.key,
+        f"{CORE}.key_restrict",
+        {"keyId": second.key.key_id, "revokedAt": now},
+        mwnode.clock,
+        mwnode.entropy,
+    )
+    payload = {"messageId": mwnode.new_id(), "conversationId": f"{mission.group_id}:mission", "content": "late"}
+    late = second.command("message.post", payload, group_id=mission.group_id)
+    with held(mwnode) as submit:
+        answers = [submit(restrict), submit(late)]
+    assert isinstance(answers[0].result(20), Accepted)
+    outcome = answers[1].result(20)
+    assert outcome.code is ErrorCode.AUTH_INVALID_SIGNATURE
+    with mwnode.node.read() as view:
+        reasons = [row.reason for _, row in view.audit(0, 100)]
+    assert reasons[-1] == "trusted-time-outside-key-interval"
+
+
+@pytest.mark.req("R-6.4-83")
+def test_a_failed_verification_in_a_group_is_referred_to_in_its_policy_log_without_the_reason(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    mwnode.clock.advance(1000)
+    stale = mwnode.clock.now().plus(-400).text()
+    with pytest.raises(MissionWeaveError) as refused:
+        mwnode.node.decide(message(mwnode, mission, issued_at=stale), bearer=mwnode.owner.principal)
+    assert refused.value.code is ErrorCode.AUTH_INVALID_SIGNATURE
+    assert "fresh" not in str(refused.value)
+    with mwnode.node.read() as view:
+        number, row = view.audit(0, 100)[-1]
+        entry = view.policy_log(mission.group_id)[-1]
+    assert (row.stage, row.reason, row.group_id) == ("admission", "not-fresh", mission.group_id)
+    assert entry.decision == "verification_failed"
+    assert entry.details["auditRecord"] == number
+    assert row.reason not in msgspec.json.encode(entry).decode()
+
+
+def test_a_flood_of_garbage_does_not_fill_the_audit(mwnode: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "AUDIT_BURST", 10)
+    committer = writer(mwnode)
+    committer._audit_tokens = 10.0
+    for number in range(500):
+        committer.audit(AuditRow(mwnode.clock.now().text(), "parse", f"garbage {number}"))
+    committer.call(lambda txn: None).result(20)
+    with mwnode.node.read() as view:
+        assert len(view.audit(0, 1000)) == 10
+    mwnode.clock.advance(10)
+    committer.audit(AuditRow(mwnode.clock.now().text(), "parse", "the next"))
+    committer.call(lambda txn: None).result(20)
+    with mwnode.node.read() as view:
+        _, row = view.audit(10, 1000)[0]
+    assert row.details == {"leftOutBefore": 490}
+
+
+# --- time ---
+
+
+def test_what_comes_due_is_decided_by_the_nodes_own_timer(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    work = mission.authorize()
+    work.offer()
+    work.accept()
+    work.start()
+    kinds = [event["kind"] for event in mission.events()]
+    mwnode.advance(100_000)
+    fresh = mission.events()[len(kinds) :]
+    assert any(event["kind"].endswith("lease_expired") for event in fresh)
+    assert {event["cause"]["type"] for event in fresh} <= {"timer", "policy", "event"}
+    with mwnode.node.read() as view:
+        upcoming = view.next_due()
+    assert upcoming is None or upcoming > mwnode.clock.now(), "nothing stays due for ever"
+    assert verify(mwnode.node.store).ok
+
+
+def test_timers_survive_a_restart(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    work = mission.authorize()
+    work.offer()
+    work.accept()
+    work.start()
+    count = len(mission.events())
+    mwnode.clock.advance(100_000)
+    mwnode.restart()
+    mwnode.node.run_timers()
+    assert len(mission.events()) > count
+
+
+def test_a_timer_that_fails_is_tried_again_later_and_blocks_nothing(
+    mwnode: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mission = mwnode.mission()
+
+    def breaks(*arguments: Any) -> None:
+        raise RuntimeError("a fault of ours")
+
+    count = len(mission.events())
+    with monkeypatch.context() as patch:
+        patch.setattr(batch, "decide_due", breaks)
+        mwnode.advance(100_000)
+    assert len(mission.events()) == count
+    assert mwnode.node.send(message(mwnode, mission))
+    mwnode.advance(batch.TIMER_RETRY_SECONDS)
+    assert any(event["kind"].endswith("lease_expired") for event in mission.events())
