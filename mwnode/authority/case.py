@@ -89,7 +89,14 @@ class Case:
     """A decision in progress. Handlers read ``payload``, check, and ``emit``; each Event is folded at once, so that the
     next one sees its effect."""
 
+    command: Command
+    """The Command being decided; what a timer or policy decides has none."""
+
     def __init__(self, view: View, context: Context, request: Request | None) -> None:
+        if request is not None:
+            document = request.verified.document
+            assert isinstance(document, Command)
+            self.command = document
         self.view = Overlay(view)
         self.context = context
         self.policy = context.policy
@@ -108,13 +115,6 @@ class Case:
         """Letters of "Who may send what" in which the actor stands here; set by the common checks."""
 
     # --- the Command ---
-
-    @property
-    def command(self) -> Command:
-        assert self.request is not None, "timers and policy have no Command"
-        command = self.request.verified.document
-        assert isinstance(command, Command)
-        return command
 
     @property
     def command_hash(self) -> str:

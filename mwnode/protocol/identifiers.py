@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from uuid import UUID
 
 from mwnode.protocol.instants import Instant
 
@@ -56,4 +55,5 @@ def uuid7_urn(now: Instant, random: bytes) -> str:
     milliseconds = (now.whole_microseconds() // 1000) & ((1 << 48) - 1)
     bits = int.from_bytes(random[:10], "big")
     value = milliseconds << 80 | 7 << 76 | (bits >> 62 & 0xFFF) << 64 | 0b10 << 62 | (bits & ((1 << 62) - 1))
-    return f"urn:uuid:{UUID(int=value)}"
+    digits = f"{value:032x}"
+    return f"urn:uuid:{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -24,6 +24,11 @@ _DURATION = re.compile(
 _TEXT_MAX = 4096
 
 
+@lru_cache(maxsize=64)
+def _day_text(ordinal: int) -> str:
+    return date.fromordinal(ordinal).isoformat()
+
+
 class Instant(NamedTuple):
     """A point in time. Tuples compare as instants do, to the last digit (R-2-06).
 
@@ -43,7 +48,7 @@ class Instant(NamedTuple):
         hours, rest = divmod(rest, 3600)
         minutes, seconds = divmod(rest, 60)
         point = f".{self.fraction}" if self.fraction else ""
-        return f"{date.fromordinal(ordinal).isoformat()}T{hours:02}:{minutes:02}:{seconds:02}{point}Z"
+        return f"{_day_text(ordinal)}T{hours:02}:{minutes:02}:{seconds:02}{point}Z"
 
     def plus(self, seconds: int) -> Instant:
         """The instant ``seconds`` later (earlier when negative)."""
