@@ -1,0 +1,1 @@
+"""Processes killed at random instants, on real files."""
