@@ -197,3 +197,56 @@ def test_knowledge_is_classified_and_has_provenance() -> None:
     assert artifact.artifact.producer.agent_id == anna.id
     assert scene.policy_notes[-1].entry.decision == "knowledge published"
     scene.ok(scene.organization, KNOWLEDGE, {**payload, "classification": "confidential"}, groupId=GROUP)
+
+
+_MANIFEST = {
+    "contentHash": "R-13.1-05",
+    "mediaType": "R-13.1-06",
+    "schemaUri": "R-13.1-07",
+    "producer": "R-13.1-08",
+    "missionId": "R-13.1-10",
+    "groupId": "R-13.1-10",
+    "workItemId": "R-13.1-10",
+    "sourceArtifactHashes": "R-13.1-11",
+    "toolVersions": "R-13.1-12",
+    "modelVersions": "R-13.1-13",
+    "createdAt": "R-13.1-15",
+    "classification": "R-13.1-16",
+    "sizeBytes": "R-13.1-17",
+    "uri": "R-13.1-18",
+}
+
+
+@pytest.mark.req(*sorted(set(_MANIFEST.values())))
+@pytest.mark.parametrize("member", _MANIFEST)
+def test_a_manifest_without_a_member_is_not_published(member: str) -> None:
+    scene = Scene()
+    anna = scene.workers["anna"]
+    item = active(scene)
+    payload = publication(scene, item, anna)
+    payload["artifact"] = {name: value for name, value in payload["artifact"].items() if name != member}
+    assert scene.refused(anna, "artifact.publish", payload).code is ErrorCode.INVALID_COMMAND
+
+
+@pytest.mark.req("R-13.1-05", "R-13.1-08", "R-13.1-09", "R-13.1-12", "R-13.1-13", "R-13.1-14", "R-13.1-16", "R-13.1-18")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"contentHash": "md5:0"},
+        {"producer": {"agentCardVersion": 1, "capabilities": [CAPABILITY]}},
+        {"producer": {"agentId": "urn:example:agent:anna", "capabilities": [CAPABILITY]}},
+        {"producer": {"agentId": "urn:example:agent:anna", "agentCardVersion": 1}},
+        {"producer": {"agentId": "urn:example:agent:anna", "agentCardVersion": 1, "capabilities": []}},
+        {"toolVersions": [{"name": "pytest"}]},
+        {"modelVersions": [{"provider": "p", "model": "m"}]},
+        {"classification": "secret"},
+        {"uri": "not a uri"},
+    ],
+)
+def test_a_manifest_with_a_broken_member_is_not_published(changes: dict[str, Any]) -> None:
+    scene = Scene()
+    anna = scene.workers["anna"]
+    item = active(scene)
+    payload = publication(scene, item, anna)
+    payload["artifact"] = {**payload["artifact"], **changes}
+    assert scene.refused(anna, "artifact.publish", payload).code is ErrorCode.INVALID_COMMAND

@@ -291,3 +291,31 @@ def test_evidence_ids_name_one_document() -> None:
     clash = scene.review(item, scene.coordinator, evidenceId=first["evidenceId"])
     payload = {"workItemId": item, "evidence": [clash]}
     assert scene.refused(scene.coordinator, "work.accept_result", payload).code is ErrorCode.INVALID_COMMAND
+
+
+_EVIDENCE = {
+    "subject": "R-13.2-07",
+    "criterionIds": "R-13.2-08",
+    "method": "R-13.2-09",
+    "result": "R-13.2-10",
+    "generatedBy": "R-13.2-11",
+    "createdAt": "R-13.2-12",
+    "artifactHashes": "R-13.2-13",
+}
+
+
+@pytest.mark.req(*_EVIDENCE.values())
+@pytest.mark.parametrize("member", _EVIDENCE)
+def test_evidence_without_a_member_is_none(member: str) -> None:
+    scene = Scene()
+    anna = scene.workers["anna"]
+    item, content = running(scene)
+    whole = given(scene, item, content)
+    broken = {name: value for name, value in whole.items() if name != member}
+    refusal = scene.refused(anna, "work.submit", submission(scene, item, content, broken))
+    assert refusal.code is ErrorCode.INVALID_COMMAND
+    odd = {"subject": "it", "criterionIds": [], "result": "perhaps", "method": ""}
+    if member in odd:
+        broken = {**whole, member: odd[member]}
+        refusal = scene.refused(anna, "work.submit", submission(scene, item, content, broken))
+        assert refusal.code is ErrorCode.INVALID_COMMAND

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from mwnode.authority.items import document
 from mwnode.authority.policy import Policy
 from mwnode.authority.state import CONVERSATIONS, PROPOSALS, WORK_ITEMS
-from mwnode.protocol.documents import Actor
+from mwnode.protocol.documents import Actor, WorkItem
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.events import WorkAuthorized, WorkCancelled
 from tests.authority.scene import (
@@ -506,3 +507,139 @@ def test_the_durable_document_carries_its_links() -> None:
     assert isinstance(linked.extensions, dict)
     data = linked.extensions["urn:mwnode:extension:core"].data
     assert data["parentWorkItemId"] == root
+
+
+# --- revisions, ends of Missions, and limits that stay honest --------------------------------------------------------
+
+
+@pytest.mark.req("R-10.2-43", "R-19-21")
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_a_revision_that_is_not_the_current_one_is_refused(shift: int) -> None:
+    scene = Scene(workers=("anna", "bert"))
+    anna = scene.workers["anna"]
+    item = scene.authorize("item")
+    steps: list[tuple[Actor, str, dict[str, Any]]] = [
+        (scene.coordinator, "work.offer", scene.offer_payload(item, anna)),
+        (anna, "work.accept_offer", {"workItemId": item}),
+        (anna, "work.start", {"workItemId": item, "ownershipEpoch": 1}),
+    ]
+    for actor, kind, payload in steps:
+        revision = scene.item(item).item.revision
+        refusal = scene.send(actor, kind, payload, expectedRevision=revision + shift)
+        assert getattr(refusal, "code", None) is ErrorCode.REVISION_CONFLICT, kind
+        assert getattr(refusal, "current_revision", None) == revision
+        assert getattr(refusal, "expected_revision", None) == revision + shift
+        scene.ok(actor, kind, payload, expectedRevision=revision)
+    revision = scene.item(item).item.revision
+    checkpoint = {**scene.three(item), "checkpoint": scene.checkpoint()}
+    refusal = scene.refused(anna, "work.checkpoint", checkpoint, expectedRevision=revision + shift)
+    assert refusal.code is ErrorCode.REVISION_CONFLICT
+    scene.ok(anna, "work.checkpoint", checkpoint, expectedRevision=revision)
+
+
+@pytest.mark.req("R-10.2-44")
+@pytest.mark.parametrize("state", ["queued", "active", "blocked", "submitted", "verified"])
+def test_the_document_of_an_owned_item_is_whole(state: str) -> None:
+    scene = Scene()
+    item = scene.bring(scene.authorize("item"), state, scene.workers["anna"])
+    document = msgspec.to_builtins(scene.item(item).item)
+    assert msgspec.convert(document, WorkItem) == scene.item(item).item
+    members = ["owner", "selectionBasis", *(["submission"] if state in ("submitted", "verified") else [])]
+    for member in members:
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({name: value for name, value in document.items() if name != member}, WorkItem)
+
+
+@pytest.mark.req("R-10.2-37", "R-10.2-38", "R-12-31", "R-12-32")
+def test_the_end_of_a_mission_reaches_what_is_unfinished_only() -> None:
+    scene = Scene(Policy(active_work_items=9), workers=())
+    anna = scene.worker("anna", max_concurrency=9)
+    items = {
+        state: scene.bring(scene.authorize(state), state, anna)
+        for state in ("open", "offered", "queued", "active", "blocked", "submitted", "verified", "failed", "cancelled")
+    }
+    before = {state: scene.item(item) for state, item in items.items()}
+    decision = scene.ok(scene.owner, "mission.cancel", {"reason": "no money"})
+    ended = {fact.work_item_id for fact in decision.facts if fact.kind == "work.cancelled"}
+    for state, item in items.items():
+        row = scene.item(item)
+        if state in ("verified", "failed", "cancelled"):
+            assert row == before[state]
+            assert item not in ended
+        else:
+            assert row.item.state == "cancelled"
+            assert item in ended
+        for lease in (row.ownership_lease, row.execution_lease, row.blocked_lease):
+            assert lease is None or lease.state != "active"
+    offer = scene.offer_payload(items["failed"], anna)
+    assert scene.refused(scene.coordinator, "work.offer", offer).code is ErrorCode.INVALID_STATE_TRANSITION
+    accept = {"workItemId": items["offered"]}
+    assert scene.refused(anna, "work.accept_offer", accept).code is ErrorCode.INVALID_STATE_TRANSITION
+    fresh = authorization(scene, "fresh")
+    assert scene.refused(scene.coordinator, "work.authorize", fresh).code is ErrorCode.INVALID_STATE_TRANSITION
+
+
+@pytest.mark.req("R-10.1-09")
+def test_constraints_survive() -> None:
+    scene = Scene()
+    constraints = {"network": "none", "memoryBytes": 1024}
+    resources = [{"resource": RESOURCE, "operations": ["read"], "constraints": {"paths": ["src/"]}}]
+    item = scene.authorize("item", constraints=constraints, allowedResources=resources)
+    contract = scene.item(item).item.contract
+    assert contract.constraints == constraints
+    assert contract.allowed_resources[0].constraints == {"paths": ["src/"]}
+    wire = next(event for event in scene.events if event.kind == "work.authorized").payload
+    assert wire["workItem"]["contract"]["constraints"] == constraints
+
+
+@pytest.mark.req("R-12-20", "R-10.2-42")
+def test_only_the_owner_moves_the_missions_limits() -> None:
+    scene = Scene()
+    amend = "ext.mwnode.core.budget_amend"
+    payload = {"budget": {"wallClockSecondsLimit": 200_000}, "reason": "more"}
+    for actor in (scene.coordinator, scene.workers["anna"]):
+        assert scene.refused(actor, amend, payload).code is ErrorCode.AUTH_FORBIDDEN
+    scene.ok(scene.owner, amend, payload)
+    assert scene.account(MISSION).limits[4] == 200_000
+
+
+@pytest.mark.req("R-20-06", "R-19-31")
+def test_a_limit_refuses_before_it_accepts_and_drops_nothing_that_it_accepted() -> None:
+    scene = Scene(Policy(active_work_items=1, queued_work_items=1))
+    anna = scene.workers["anna"]
+    first = scene.bring(scene.authorize("first"), "active", anna)
+    second = scene.bring(scene.authorize("second"), "queued", anna)
+    third = scene.bring(scene.authorize("third"), "offered", anna)
+    for kind, payload in (
+        ("work.start", {"workItemId": second, "ownershipEpoch": 1}),
+        ("work.accept_offer", {"workItemId": third}),
+    ):
+        assert scene.refused(anna, kind, payload).code is ErrorCode.RATE_LIMITED
+    # A policy that became stricter later takes nothing away.
+    scene.policy = Policy(active_work_items=1, queued_work_items=1, version="2.0.0")
+    assert [scene.state(item) for item in (first, second, third)] == ["active", "queued", "offered"]
+    scene.hand_in(first, anna)
+    scene.start(second, anna)
+    scene.accept(third, anna)
+
+
+@pytest.mark.req("R-15.1-13")
+def test_the_same_bytes_get_the_same_answer() -> None:
+    scene = Scene()
+    raw = scene.command(scene.coordinator, "work.authorize", authorization(scene))
+    first = scene.submit(raw)
+    head = scene.view.head(GROUP)
+    assert scene.submit(raw) is first
+    assert scene.view.head(GROUP) == head
+
+
+@pytest.mark.req("R-G-12")
+def test_correlation_ids_order_nothing() -> None:
+    logs = []
+    for names in (("z", "a"), ("a", "z")):
+        scene = Scene()
+        for index, name in enumerate(names):
+            payload = authorization(scene, str(index))
+            scene.ok(scene.coordinator, "work.authorize", payload, correlationId=f"urn:example:correlation:{name}")
+        logs.append([(event.sequence, event.work_item_id) for event in scene.events if event.group_id == GROUP])
+    assert logs[0] == logs[1]
