@@ -20,7 +20,7 @@ from mwnode.authority.table import admit_mission
 from mwnode.authority.view import Overlay, View
 from mwnode.authority.views import policy_log, state_body, state_hash
 from mwnode.protocol.commands import CORE, EXT, EventTombstone, GroupArchive
-from mwnode.protocol.documents import ContentBlock, DataBlock, GroupSnapshot, JsonObject, Message, TextBlock
+from mwnode.protocol.documents import Actor, ContentBlock, DataBlock, GroupSnapshot, JsonObject, Message, TextBlock
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.events import EventTombstoned, GroupArchived, MessageCommitted, SnapshotCreated
 from mwnode.protocol.identifiers import CLARIFICATION_SCHEMA
@@ -115,6 +115,27 @@ def _check_snapshot(case: Case, snapshot: GroupSnapshot) -> bytes:
     if snapshot.state_hash != state_hash(body):
         _misfit(f"stateHash is {state_hash(body)} here", "snapshot/stateHash", "R-G-11")
     return body
+
+
+def draft_snapshot(
+    view: View, group_id: str, snapshot_id: str, created_by: Actor, created_at: str
+) -> tuple[JsonObject, bytes]:
+    """A Group Snapshot at the present head, ready to be signed, and the state body that its ``stateHash`` names.
+
+    ``created_at`` must not lie before the Group's newest Event. The Group has one Event at least.
+    """
+    head, body = view.head(group_id), state_body(view, group_id)
+    snapshot: JsonObject = {
+        "snapshotId": snapshot_id,
+        "groupId": group_id,
+        "throughSequence": head,
+        "eventIds": view.event_ids(group_id, 0, head),
+        "stateHash": state_hash(body),
+        "policyLog": msgspec.to_builtins(policy_log(view, group_id)),
+        "createdBy": msgspec.to_builtins(created_by),
+        "createdAt": created_at,
+    }
+    return snapshot, body
 
 
 # --- ext.mwnode.core.event_tombstone ----------------------------------------------------------------------------------

@@ -83,6 +83,8 @@ class Context(Struct, frozen=True, kw_only=True):
     """Makes a fresh ``urn:uuid:`` identifier."""
     evolve: Callable[[Overlay, EventFact], None]
     """Folds an Event into the overlay; ``mwnode.authority.evolve.evolve``."""
+    is_token: Callable[[str], bool] | None = None
+    """Whether a text verifies as one of this node's tokens; without it nothing is taken for one."""
 
 
 class Case:

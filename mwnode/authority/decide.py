@@ -36,6 +36,7 @@ from mwnode.authority import (
 )
 from mwnode.authority.case import Case, Context, Refused, refuse
 from mwnode.authority.request import Decision, Request
+from mwnode.authority.secrets import token_shaped
 from mwnode.authority.standing import AUTHORITY, MAY_SEND, PROVISIONAL_MAY_SEND
 from mwnode.authority.state import (
     AGENTS,
@@ -125,6 +126,7 @@ def _admit(case: Case) -> None:
     for embedded in case.request.embedded:
         if isinstance(embedded.verdict, Failure):
             refuse(ErrorCode.AUTH_INVALID_SIGNATURE, "signed document rejected", "R-6.4-81")
+    _check_secrets(case)
     if command.actor.type == "service":
         _admit_service(case)
         return
@@ -149,6 +151,14 @@ def _admit(case: Case) -> None:
         )
     case.roles = letters
     _check_archive(case, group)
+
+
+def _check_secrets(case: Case) -> None:
+    """No token of this node enters Events, Messages, Artifacts, Cards or packages (R-12-13, decision F27)."""
+    assert case.request is not None
+    is_token = case.context.is_token
+    if is_token is not None and any(is_token(text) for text in token_shaped(case.request.verified.canonical)):
+        refuse(ErrorCode.INVALID_COMMAND, "the Command holds a token of this node; leave it out", "R-12-13")
 
 
 def _admit_service(case: Case) -> None:

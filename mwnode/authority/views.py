@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -42,7 +43,7 @@ from mwnode.authority.state import (
 )
 from mwnode.authority.view import View
 from mwnode.authority.waiting import Reason, Wait, group_of, to_json, waiting, why
-from mwnode.protocol.documents import Actor, Lease, PolicyLogEntry
+from mwnode.protocol.documents import Actor, Lease, Message, PolicyLogEntry
 from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.instants import Instant
 from mwnode.protocol.jcs import canonical, signing_hash
@@ -51,6 +52,7 @@ __all__ = [
     "Reason",
     "Sight",
     "Wait",
+    "effective_message",
     "group_of",
     "may_fetch_cited",
     "may_fetch_package",
@@ -209,6 +211,22 @@ def why_on(
         if sees(view, sight, event.sequence, None if event.conversation_id is UNSET else event.conversation_id)
     ]
     return to_json(why(view, on, seen, policy, now))
+
+
+# --- Messages ---------------------------------------------------------------------------------------------------------
+
+
+def effective_message(message: Message, amendments: Sequence[Message]) -> Message:
+    """The newest effective form of a Message: a redaction, else a retraction, else the last correction (R-9.1-42).
+
+    ``amendments`` are in order of commitment and may belong to other Messages too; all of them stay in the log.
+    """
+    own = [entry for entry in amendments if entry.target_message_id == message.message_id]
+    for kind in ("redaction", "retraction", "correction"):
+        found = [entry for entry in own if entry.kind == kind]
+        if found:
+            return found[-1]
+    return message
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------------

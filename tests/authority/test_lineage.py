@@ -10,6 +10,7 @@ from msgspec import UNSET
 from mwnode.authority.access import may_read_artifact
 from mwnode.authority.policy import Policy
 from mwnode.authority.state import CONTENTS, MEMBERSHIPS, MISSIONS
+from mwnode.protocol.commands import CORE
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.events import MissionChildCreated, MissionCreated, ResultAccepted
 from tests.authority.scene import BUDGET, GROUP, MISSION, PERMISSIONS, RESOURCE, later
@@ -313,3 +314,49 @@ def test_a_promoted_item_is_neither_unblocked_nor_offered_while_its_child_runs(s
     unblock = stage.refused(stage.coordinator, "work.unblock", {"workItemId": outer})
     offer = stage.refused(stage.coordinator, "work.offer", stage.offer_payload(outer, stage.workers["anna"]))
     assert {unblock.code, offer.code} == {ErrorCode.INVALID_STATE_TRANSITION}
+
+
+# --- the Parent Coordinator as owner ----------------------------------------------------------------------------------
+
+
+@pytest.mark.req("R-14-14", "R-7.1-19")
+def test_the_parent_coordinator_owns_the_child_as_a_human_owns_a_root(stage: Stage) -> None:
+    leader, anna = stage.workers["leader"], stage.workers["anna"]
+    outer = stage.authorize("outer")
+    stage.promote(outer, leader)
+    member = {"principal": {"type": "agent", "id": anna.id}, "role": "worker"}
+    stage.in_child(stage.coordinator, "membership.change", member)
+    words = {"messageId": "urn:x:m", "conversationId": f"{CHILD_GROUP}:mission", "content": "how is it going?"}
+    stage.in_child(stage.coordinator, "message.post", words)
+    assert stage.child_refused(stage.coordinator, "mission.terminate", {"reason": "no"}, coordinatorEpoch=1) is (
+        ErrorCode.AUTH_FORBIDDEN
+    )
+    assert stage.child_refused(leader, "mission.cancel", {"reason": "no"}) is ErrorCode.AUTH_FORBIDDEN
+    assert stage.child_refused(stage.owner, "mission.cancel", {"reason": "no"}) is ErrorCode.AUTH_FORBIDDEN
+    stage.in_child(stage.coordinator, "mission.cancel", {"reason": "another way"})
+    assert stage.mission_row(CHILD).mission.state == "cancelled"
+    assert stage.state(outer) == "blocked"
+    stage.ok(stage.coordinator, "work.unblock", {"workItemId": outer})
+    assert stage.state(outer) == "open"
+
+
+@pytest.mark.req("R-14-05", "R-12-21")
+def test_a_childs_budget_is_amended_within_its_parents(stage: Stage) -> None:
+    stage.promote(stage.authorize("outer"), stage.workers["leader"])
+    kind = f"{CORE}.budget_amend"
+    amend = {"budget": {"wallClockSecondsLimit": 601}, "reason": "more"}
+    assert stage.child_refused(stage.coordinator, kind, amend) is ErrorCode.BUDGET_EXCEEDED
+    amend["budget"] = {"wallClockSecondsLimit": 600}
+    stage.in_child(stage.coordinator, kind, amend)
+    assert stage.account(CHILD).limits[4] == 600
+
+
+@pytest.mark.req("R-14-15")
+def test_policy_may_ask_the_root_owner_about_every_child(stage: Stage) -> None:
+    stage.policy = Policy(root_approval_of_children=True)
+    leader = stage.workers["leader"]
+    stage.promote(stage.authorize("outer"), leader)
+    hashes = stage.child_submitted(leader, stage.workers["anna"])
+    approval = stage.approval(hashes, signer=stage.coordinator, mission_id=CHILD, kind="child_mission")
+    code = stage.child_refused(stage.coordinator, "mission.approve", {"approval": approval})
+    assert code is ErrorCode.APPROVAL_REQUIRED

@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from mwnode.authority.policy import Policy
 from mwnode.authority.state import CONVERSATIONS, MESSAGES, TABLES, WORK_ITEMS, MessageRow
+from mwnode.authority.views import effective_message
 from mwnode.protocol.commands import CORE
 from mwnode.protocol.documents import Actor, TextBlock
 from mwnode.protocol.errors import ErrorCode
@@ -323,6 +324,25 @@ def test_a_redaction_is_in_the_policy_log(stage: Stage, anna: Actor) -> None:
     stage.ok(stage.owner, "message.redact", amendment("message.redact"))
     entry = stage.view.policy_log(GROUP)[-1]
     assert (entry.decision, entry.details["reason"], entry.actor) == ("message redacted", "wrong number", stage.owner)
+
+
+@pytest.mark.req("R-9.1-42")
+def test_the_effective_form_of_a_message_is_its_newest_but_a_redaction_stays(stage: Stage, anna: Actor) -> None:
+    stage.ok(anna, POST, words())
+
+    def effective() -> str:
+        rows = sorted((row for row in stage.view.all(MESSAGES)), key=lambda row: row.sequence)
+        return effective_message(rows[0].message, [row.message for row in rows]).message_id
+
+    assert effective() == "urn:example:message:1"
+    steps = [("message.correct", 2), ("message.correct", 3), ("message.retract", 4), ("message.redact", 5)]
+    for kind, number in steps:
+        actor = stage.coordinator if kind == "message.redact" else anna
+        stage.ok(actor, kind, amendment(kind, amendmentId=f"urn:example:message:{number}"))
+        assert effective() == f"urn:example:message:{number}"
+    stage.ok(anna, "message.correct", amendment("message.correct", amendmentId="urn:example:message:6"))
+    assert effective() == "urn:example:message:5"
+    assert len(stage.view.all(MESSAGES)) == 6
 
 
 # --- conversation_open ------------------------------------------------------------------------------------------------

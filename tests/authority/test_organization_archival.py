@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 import pytest
 
-from mwnode.authority.archival import ERASED, erased_payload, remains_of
+from mwnode.authority.archival import ERASED, draft_snapshot, erased_payload, remains_of
 from mwnode.authority.evolve import evolve, fact_of
 from mwnode.authority.state import GROUPS, MEMBERSHIPS, MESSAGES, MessageRow
 from mwnode.authority.view import Overlay
-from mwnode.authority.views import policy_log, state_body, state_hash
+from mwnode.authority.views import policy_log, state_body
 from mwnode.protocol.commands import CORE, EXT
 from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import ErrorCode
@@ -31,18 +32,10 @@ def stage() -> Stage:
 
 def snapshot(stage: Stage, signer: Actor | None = None, **changes: Any) -> dict[str, Any]:
     signer = signer or stage.authority
-    head = stage.view.head(GROUP)
-    document = {
-        "snapshotId": "urn:example:snapshot:1",
-        "groupId": GROUP,
-        "throughSequence": head,
-        "eventIds": stage.view.event_ids(GROUP, 0, head),
-        "stateHash": state_hash(state_body(stage.view, GROUP)),
-        "policyLog": [msgspec.to_builtins(entry) for entry in policy_log(stage.view, GROUP)],
-        "createdBy": {"type": "service", "id": signer.id},
-        "createdAt": stage.now.text(),
-        **changes,
-    }
+    created_by = Actor(type="service", id=signer.id)
+    drafted, body = draft_snapshot(stage.view, GROUP, "urn:example:snapshot:1", created_by, stage.now.text())
+    assert body == state_body(stage.view, GROUP)
+    document = json.loads(msgspec.json.encode({**drafted, **changes}))
     return stage.sign(signer, document, at=document["createdAt"])
 
 
