@@ -109,6 +109,24 @@ class Speaker:
         )
         return group_id
 
+    def admit(self, group_id: str, others: Sequence[Speaker]) -> None:
+        """Make others active observers of a Group that this Agent coordinates."""
+        for other in others:
+            issued_at = _CLOCK.now().text()
+            self.node.send(
+                signed_command(
+                    self.key,
+                    "membership.change",
+                    {"principal": {"type": "agent", "id": other.key.principal.id}, "role": "observer"},
+                    action_id=new_id(),
+                    issued_at=issued_at,
+                    group_id=group_id,
+                    session_epoch=self.session_epoch,
+                    membership_epoch=1,
+                    coordinator_epoch=1,
+                )
+            )
+
     def messages(self, group_ids: Sequence[str], count: int) -> list[bytes]:
         """That many signed Messages, spread over the Groups."""
         issued_at = _CLOCK.now().text()

@@ -32,6 +32,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "check": ("documents", "Check a document by hand, stage by stage."),
     "schema": ("documents", "Write the JSON Schemas of our types."),
     "demo": ("demo", "See it work: a Mission from order to Approval, and a node killed on the way."),
+    "bench": ("bench", "Figures on this machine, each beside its floor."),
     "conformance": ("conformance", "Run a published bundle of vectors."),
 }
 """Command name: the module under `mwnode.cli` whose attribute of the same name it is, and its one line of help."""

@@ -1,0 +1,90 @@
+"""Measurements of single parts: Artifacts in and out, and the Worker's scheduler."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import os
+import random
+import time
+from pathlib import Path
+
+from mwnode.bench.report import Result, best_of, latency, rate
+from mwnode.bench.traffic import open_node
+from mwnode.worker.scheduler import Entry, Scheduler, Settings
+
+PIECE = 1024 * 1024
+
+
+def artifacts(directory: Path, mebibytes: int) -> list[Result]:
+    """Megabytes a second into and out of the store, beside SHA-256 and a plain file."""
+    pieces = [os.urandom(PIECE) for _ in range(mebibytes)]
+    plain = directory / "plain.bin"
+
+    def write_plain() -> None:
+        digest = hashlib.sha256()
+        with plain.open("wb") as file:
+            for piece in pieces:
+                digest.update(piece)
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read_plain() -> None:
+        digest = hashlib.sha256()
+        with plain.open("rb") as file:
+            while piece := file.read(PIECE):
+                digest.update(piece)
+
+    write_floor, read_floor = best_of(2, write_plain), best_of(2, read_plain)
+    with open_node(directory) as node:
+        begun = time.perf_counter()
+        writer = node.artifacts.begin_put()
+        for piece in pieces:
+            writer.write(piece)
+        content_hash = writer.finish(None).content_hash
+        put = time.perf_counter() - begun
+        get = best_of(2, lambda: sum(len(piece) for piece in node.artifacts.read(content_hash)))
+    return [
+        rate("Artifact put, MiB", mebibytes / put, mebibytes / write_floor),
+        rate("Artifact get, MiB", mebibytes / get, mebibytes / read_floor),
+    ]
+
+
+def scheduler(queued: int, groups: int = 100, rounds: int = 2_000) -> list[Result]:
+    """One decision with that many items queued, beside a push and a pop of heapq on as many."""
+    numbers = random.Random(1)  # for a repeatable queue, not for secrets
+    results: list[Result] = []
+    for size in (100, queued):
+        chosen = Scheduler(Settings(slots=4))
+        for number in range(size + rounds):
+            chosen.add(
+                Entry(
+                    work_item_id=f"item-{number}",
+                    group_id=f"group-{number % groups}",
+                    ready_at=float(number % 977),
+                    seconds=1.0 + numbers.random(),
+                )
+            )
+        heap = [numbers.random() for _ in range(size)]
+        heapq.heapify(heap)
+
+        def push_and_pop(heap: list[float] = heap) -> None:
+            for _ in range(rounds):
+                heapq.heappush(heap, numbers.random())
+                heapq.heappop(heap)
+
+        floor = best_of(3, push_and_pop) / rounds
+        begun = time.perf_counter()
+        for number in range(rounds):
+            pick = chosen.pick(1_000.0 + number)
+            if pick is None:
+                raise RuntimeError("the bench's scheduler found nothing to run")
+            chosen.release(pick.work_item_id, 1.0)
+            chosen.remove(pick.work_item_id)
+        results.append(
+            latency(
+                f"scheduler decision, {size} queued in {groups} Groups", (time.perf_counter() - begun) / rounds, floor
+            )
+        )
+    return results
