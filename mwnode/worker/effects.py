@@ -20,6 +20,39 @@ class Send(Struct, frozen=True):
     group_id: str
     work_item_id: str
     expected_revision: int | None = None
+    action_id: str | None = None
+    """Given where a buffered Command is reconciled: it keeps its Action ID."""
+    correlation_id: str | None = None
+    extensions: Mapping[str, Any] | None = None
+
+
+class Remember(Struct, frozen=True):
+    """Keep this of a run over a restart."""
+
+    kept: Any
+
+
+class Forget(Struct, frozen=True):
+    """The run is over: nothing of it has to be kept."""
+
+    work_item_id: str
+    epoch: int
+
+
+class Buffer(Struct, frozen=True):
+    """Keep this Command, signed while offline, until it has been reconciled."""
+
+    number: int
+    work_item_id: str
+    raw: bytes
+
+
+class Unbuffer(Struct, frozen=True):
+    """The buffered Command was reconciled; or, with a reason, it never will be and is kept aside for audit."""
+
+    number: int
+    raw: bytes
+    refused: str | None = None
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
@@ -87,7 +120,7 @@ class Note(Struct, frozen=True):
     details: Mapping[str, Any]
 
 
-Effect = Send | Launch | AskToStop | Kill | Collect | SaveState | Discard | Note
+Effect = Send | Launch | AskToStop | Kill | Collect | SaveState | Discard | Note | Remember | Forget | Buffer | Unbuffer
 
 
 class Output(Struct, frozen=True):

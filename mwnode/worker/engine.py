@@ -17,15 +17,10 @@ from mwnode.protocol.documents import CapabilityRef, Event, Membership
 from mwnode.protocol.errors import ErrorCode, MissionWeaveError
 from mwnode.protocol.events import ContractRevised, MembershipChanged, MembershipEnded, MissionCreated, OfferCreated
 from mwnode.protocol.instants import parse
-from mwnode.worker.effects import (
-    Discard,
-    Effect,
-    Kill,
-    Note,
-    Send,
-)
-from mwnode.worker.jobs import Blocked, Hold, Job, Phase, Stopped
+from mwnode.worker.effects import Discard, Effect, Forget, Kill, Note, Send
+from mwnode.worker.jobs import Blocked, Hold, Job, Kept, Phase, Stopped, remembered
 from mwnode.worker.offers import Offers
+from mwnode.worker.offline import Offline
 from mwnode.worker.papers import Papers
 from mwnode.worker.runs import Runs
 from mwnode.worker.scheduler import Entry, Scheduler
@@ -66,10 +61,15 @@ class GroupState(Struct):
     group_id: str
     mission_id: str | None = None
     scopes: frozenset[str] = frozenset()
+    membership_epoch: int = 1
     live: bool = False
     """Whether everything up to the present was replayed: before that nothing is decided."""
     member: bool = True
+    package_id: str | None = None
+    """The Context Package of the Agent's own Membership."""
     views: dict[str, WorkView] = field(default_factory=dict)
+    dirty: set[str] = field(default_factory=set)
+    """WorkItems that changed since the shell last kept them."""
 
 
 class _Ticket(Struct, frozen=True):
@@ -98,6 +98,9 @@ class WorkerEngine:
         self.offers = Offers(self)
         self.steps = Steps(self)
         self.runs = Runs(self)
+        self.offline = Offline(self)
+        self.kept: dict[tuple[str, int], Kept] = {}
+        """What an earlier run of this Worker remembered; set by the shell before anything else."""
         self._tickets: dict[int, _Ticket] = {}
         self._ticket = 0
         self._effects: list[Effect] = []
@@ -116,12 +119,17 @@ class WorkerEngine:
     def note(self, event: str, **details: Any) -> None:
         self.emit(Note(event, details))
 
+    def ticket(self, work_item_id: str, step: str) -> int:
+        """A ticket for one Command; its answer comes back with it."""
+        self._ticket += 1
+        self._tickets[self._ticket] = _Ticket(work_item_id, step, self.clock.monotonic())
+        return self._ticket
+
     def send(self, kind: str, payload: Payload, view: WorkView, step: str, *, compare: bool = True) -> None:
         """Ask the shell for one Command about a WorkItem."""
-        self._ticket += 1
-        self._tickets[self._ticket] = _Ticket(view.work_item_id, step, self.clock.monotonic())
         revision = view.item.revision if compare else None
-        self.emit(Send(self._ticket, kind, payload, view.item.group_id, view.work_item_id, revision))
+        ticket = self.ticket(view.work_item_id, step)
+        self.emit(Send(ticket, kind, payload, view.item.group_id, view.work_item_id, revision))
 
     # --- connection and Groups ----------------------------------------------------------------------------------------
 
@@ -144,6 +152,7 @@ class WorkerEngine:
         """The link is gone: nothing new is started until it is back (R-11.5-06)."""
         if self.online or self.offline_since is None:
             self.offline_since = self.clock.monotonic()
+            self.offline.disconnected()
         self.online = False
 
     def join(self, group_id: str, mission_id: str | None, scopes: tuple[str, ...]) -> bool:
@@ -161,6 +170,10 @@ class WorkerEngine:
         for job in [job for job in self.jobs.values() if job.group_id == group_id]:
             assert state is not None, "jobs belong to known Groups"
             self.drop(job, "the Group cannot be read any more", keep=True)
+
+    def restore(self, group: GroupState) -> None:
+        """Take up a Group as an earlier run of this Worker kept it; Events above its cursor come next."""
+        self.groups[group.group_id] = group
 
     def caught_up(self, group_id: str) -> None:
         """Everything that exists in the Group has been delivered: decide on it."""
@@ -191,14 +204,16 @@ class WorkerEngine:
         if membership is not None:
             state.member = membership.state != "ended"
             state.scopes = frozenset(membership.scopes)
+            state.membership_epoch = membership.membership_epoch
             if membership.context_package_id is not UNSET:
-                self.packages[event.group_id] = membership.context_package_id
+                state.package_id = membership.context_package_id
         self._apply(state, payload)
 
     def _apply(self, state: GroupState, payload: Payload) -> None:
         view = fold(state.views, payload)
         if view is None:
             return
+        state.dirty.add(view.work_item_id)
         if isinstance(payload, OfferCreated):
             state.mission_id = view.item.mission_id
             if payload.context_package_id is not UNSET:
@@ -241,6 +256,9 @@ class WorkerEngine:
         if job is None:
             job = Job(view.item.group_id, view.item.mission_id, view.work_item_id, owner.ownership_epoch)
             job.checkpoint = view.checkpoint
+            earlier = self.kept.pop((view.work_item_id, owner.ownership_epoch), None)
+            if earlier is not None:
+                remembered(job, earlier)
             self.jobs[view.work_item_id] = job
         lease = view.execution_lease
         if view.state == "queued":
@@ -261,7 +279,8 @@ class WorkerEngine:
             # Our run goes on, or has ended, while the lease it had is gone: bind it to a new one (decision G4).
             job.hold = None
             job.steps.clear()
-            self._start(job, view)
+            if not self.offline.waits(job, "message.post"):  # what was buffered is reconciled first (R-11.5-08)
+                self._start(job, view)
         elif self._ready(view):
             self._enqueue(job, view)
         else:
@@ -288,13 +307,20 @@ class WorkerEngine:
             Entry(
                 work_item_id=job.work_item_id,
                 group_id=job.group_id,
-                ready_at=self.clock.monotonic(),
+                ready_at=self._ready_at(view),
                 urgency=contract.requested_urgency,
                 deadline_at=self.clock.monotonic() + left,
                 risk=contract.side_effect_risk,
                 seconds=self.run_seconds(view),
             )
         )
+
+    def _ready_at(self, view: WorkView) -> float:
+        """When the item was accepted, on our monotonic clock: the same order after every replay (R-11.1-03)."""
+        owner = view.item.owner
+        assert owner is not UNSET, "only owned items are queued"
+        waited = self.clock.now().whole_microseconds() - parse(owner.accepted_at).whole_microseconds()
+        return self.clock.monotonic() - waited / 1_000_000
 
     def run_seconds(self, view: WorkView) -> float:
         """Expected seconds of a run: what is usual, or the wall clock limit if that is shorter."""
@@ -312,6 +338,7 @@ class WorkerEngine:
         self._free_slot(job)
         self.scheduler.remove(job.work_item_id)
         del self.jobs[job.work_item_id]
+        self.emit(Forget(job.work_item_id, job.epoch))
         if job.run_id is not None:
             self.runs.forget(job.run_id)
             self.emit(Discard(job.run_id, keep))
@@ -332,9 +359,11 @@ class WorkerEngine:
         now = self.clock.monotonic()
         for job in list(self.jobs.values()):
             self.runs.watch(job, now)
+        if self.online:
+            self.offline.tick(now)
+            self.offers.tick(now)
         if self.online and not self.draining:
             self._fill_slots(now)
-            self.offers.tick(now)
         for job in list(self.jobs.values()):
             self.steps.advance(job)
 
@@ -380,6 +409,9 @@ class WorkerEngine:
         job = self.jobs.get(sent.work_item_id)
         if job is not None and job.in_flight == sent.step:
             job.in_flight = None
+        if sent.step.startswith("reconcile "):
+            self.offline.answered(sent.step)
+            job = self.jobs.get(sent.work_item_id)
         if sent.step in ("accept", "decline"):
             self.offers.answered(sent.work_item_id)
         state = self.groups.get(receipt.group_id) if receipt.group_id is not UNSET else None
@@ -396,6 +428,8 @@ class WorkerEngine:
             if lease is not None and lease.lease_id == job.hold.lease_id:
                 job.hold = Hold.of(lease, sent.sent_at)
         if job is not None and self.jobs.get(job.work_item_id) is job:
+            if sent.step.startswith("reconcile "):
+                self.settle(self.view(job))
             self.steps.advance(job)
 
     def _started(self, job: Job, sent_at: float) -> None:
@@ -418,6 +452,13 @@ class WorkerEngine:
         sent = self._tickets.pop(ticket)
         job = self.jobs.get(sent.work_item_id)
         self.note("refused", workItemId=sent.work_item_id, step=sent.step, code=error.code.value, message=error.message)
+        if sent.step.startswith("reconcile "):
+            self.offline.refused(sent.step, error, _PASSING)
+            if job is not None and self.jobs.get(job.work_item_id) is job:
+                if job.outcome is not None and job.hold is not None:
+                    self.steps.close(job, job.outcome)
+                self.settle(self.view(job))
+            return
         if job is None or job.in_flight != sent.step:
             self.offers.refused(sent.work_item_id, sent.step, error)
             return

@@ -92,6 +92,20 @@ DIMENSIONS: dict[str, str] = {
 MICRO = 1_000_000
 
 
+class Kept(Struct, frozen=True):
+    """What is remembered of a run over a restart of the Worker: tries are not forgotten, results not made twice."""
+
+    work_item_id: str
+    epoch: int
+    attempt: int
+    tries: int
+    outputs: tuple[Output, ...] | None = None
+    """Uploaded results, once the executor ended well."""
+    reports: tuple[dict[str, Any], ...] = ()
+    spent: dict[str, float] = {}
+    recorded: dict[str, int] = {}
+
+
 class Meter(Struct):
     """One slot's usage in the six dimensions (R-11.1-17): what was spent, and what of it is on record."""
 
@@ -127,6 +141,11 @@ class Meter(Struct):
         """The authority has this much more on record."""
         for name in DIMENSIONS:
             self.recorded[name] = self.recorded.get(name, 0) + getattr(usage, name)
+
+    def unrecord(self, usage: Usage) -> None:
+        """What was thought to be on record is not: it is recorded with what comes next."""
+        for name in DIMENSIONS:
+            self.recorded[name] = self.recorded.get(name, 0) - getattr(usage, name)
 
     def exhausted(self, budget: Budget, before: Usage | None) -> str | None:
         """The limit that is passed, counting what earlier runs used; ``None`` while there is room (R-12-24).
@@ -171,6 +190,8 @@ class Job(Struct):
     checkpoint: Checkpoint | None = None
     state: Output | None = None
     """The uploaded state file of ``checkpoint``."""
+    state_pending: bool = False
+    """Whether that file still has to be uploaded."""
     progress: Progress | None = None
     """Progress that was reported and not yet sent."""
     progress_sent_at: float = 0.0
@@ -186,6 +207,24 @@ class Job(Struct):
     steps: deque[str] = field(default_factory=deque)
     in_flight: str | None = None
     waits_until: float = 0.0
+
+
+def kept(job: Job) -> Kept:
+    """What to remember of a job as it stands."""
+    outputs = job.outcome.outputs if isinstance(job.outcome, Finished) else None
+    reports = tuple(dict(line) for line in job.reports)
+    return Kept(
+        job.work_item_id, job.epoch, job.attempt, job.tries, outputs, reports, job.meter.spent, job.meter.recorded
+    )
+
+
+def remembered(job: Job, kept: Kept) -> None:
+    """Take up a job where an earlier run of the Worker left it."""
+    job.attempt, job.tries = kept.attempt, kept.tries
+    job.reports = list(kept.reports)
+    job.meter = Meter(spent=dict(kept.spent), recorded=dict(kept.recorded))
+    if kept.outputs is not None:
+        job.outcome, job.phase = Finished(kept.outputs), Phase.CLOSING
 
 
 def retry_delay(backoff: str, max_delay: float, attempt: int) -> float:

@@ -30,9 +30,27 @@ from mwnode.protocol.errors import MissionWeaveError
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.system import OsEntropy, SystemClock
 from mwnode.trust.keys import SigningKey
-from mwnode.worker.effects import AskToStop, Collect, Discard, Effect, Exit, Kill, Launch, Note, Output, SaveState, Send
-from mwnode.worker.engine import WorkerEngine
+from mwnode.worker.effects import (
+    AskToStop,
+    Buffer,
+    Collect,
+    Discard,
+    Effect,
+    Exit,
+    Forget,
+    Kill,
+    Launch,
+    Note,
+    Output,
+    Remember,
+    SaveState,
+    Send,
+    Unbuffer,
+)
+from mwnode.worker.engine import GroupState, WorkerEngine
 from mwnode.worker.executor import Executor, ExecutorLimits, Handler, HandlerExecutor, Stop, SubprocessExecutor
+from mwnode.worker.inbox import Inbox
+from mwnode.worker.memory import Buffered, GroupMemory, Memory
 from mwnode.worker.papers import Papers
 from mwnode.worker.settings import WorkerSettings
 from mwnode.worker.slots import Slot, SlotError
@@ -169,7 +187,8 @@ class Worker:
         self._log = log or (lambda event, details: None)
         self._tasks: set[asyncio.Task[None]] = set()
         self._runs: dict[str, tuple[Slot, Stop]] = {}
-        self._processed: dict[str, int] = {}
+        self._inboxes: dict[str, Inbox] = {}
+        self._changed: set[str] = set()
         self._catching_up: dict[str, int | None] = {}
         self._card: AgentCard | None = None
         self._wake = asyncio.Event()
@@ -198,6 +217,8 @@ class Worker:
         if self._online:
             self.engine.connected()
         self.client.present(self._presence)
+        self._memory = Memory.open(root / "worker.mdb", f"{self.key.organization_id} {self.key.principal.id}")
+        self._restore()
         self._note("working", {"agentId": self.key.principal.id, "slots": slots, "directory": str(root)})
         background = [asyncio.create_task(self._guard(work)) for work in (self._listen, self._look_for_groups)]
         try:
@@ -207,6 +228,8 @@ class Worker:
             for task in (*background, *self._tasks):
                 task.cancel()
             await asyncio.gather(*background, *self._tasks, return_exceptions=True)
+            self._keep()
+            self._memory.close()
             if own is None:
                 shutil.rmtree(root, ignore_errors=True)
         if self._failure is not None:
@@ -221,6 +244,7 @@ class Worker:
             self._link()
             self.engine.tick()
             self._carry_out()
+            self._keep()
             if stopped_at is not None:
                 patience = self.engine.settings.stop_grace_seconds + 10
                 if self.engine.idle or self._clock.monotonic() - stopped_at > patience:
@@ -259,6 +283,40 @@ class Worker:
     def _note(self, event: str, details: Mapping[str, Any]) -> None:
         self._log(event, details)
 
+    # --- what outlives a restart --------------------------------------------------------------------------------------
+
+    def _restore(self) -> None:
+        """Take up where an earlier run of this Worker was; what it lacks comes by replay."""
+        self.engine.kept = self._memory.runs()
+        self.engine.offline.restore([(one.number, one.raw) for one in self._memory.buffered()])
+        for group, views in self._memory.groups():
+            self._inboxes[group.group_id] = Inbox(group.group_id, group.cursor)
+            state = GroupState(group.group_id, group.mission_id, frozenset(group.scopes), package_id=group.package_id)
+            state.views = {view.work_item_id: view for view in views}
+            self.engine.restore(state)
+            self._catching_up[group.group_id] = None
+            self._spawn(self._subscribe, group.group_id)
+
+    def _keep(self) -> None:
+        """Keep what was processed, then acknowledge it: the Cursor never runs ahead of durable work (R-16-56)."""
+        rows = []
+        for group_id in self._changed:
+            state = self.engine.groups.get(group_id)
+            if state is None:
+                continue
+            views = [state.views[name] for name in state.dirty if name in state.views]
+            state.dirty.clear()
+            cursor = self._inboxes[group_id].cursor
+            group = GroupMemory(group_id, state.mission_id, tuple(sorted(state.scopes)), cursor, state.package_id)
+            rows.append((group, views))
+        self._changed.clear()
+        if not rows:
+            return
+        self._memory.save(rows)
+        for group, _ in rows:
+            if group.group_id not in self._catching_up:
+                self.client.acknowledge(group.group_id, group.cursor)
+
     # --- Groups and Events --------------------------------------------------------------------------------------------
 
     async def _agent_card(self) -> AgentCard:
@@ -288,12 +346,15 @@ class Worker:
             self._note("joined", {"groupId": group_id, "missionId": mission_id})
 
     async def _subscribe(self, group_id: str) -> None:
-        """Replay a Group from its beginning; what it holds for us is decided on once all of it is here."""
+        """Replay a Group from where we are; what it holds for us is decided on once all of it is here."""
+        inbox = self._inboxes.setdefault(group_id, Inbox(group_id))
         try:
-            await self.client.subscribe({group_id: 0}, caught_up=True)
+            await self.client.subscribe({group_id: inbox.cursor}, caught_up=True)
         except MissionWeaveError as error:
             self._note("not_joined", {"groupId": group_id, "code": error.code.value})
             self.engine.leave(group_id)
+            self._memory.forget_group(group_id)
+            del self._inboxes[group_id]
             return
         self._catching_up[group_id] = self.client.position(group_id) or 0
         self._caught_up(group_id)
@@ -301,7 +362,7 @@ class Worker:
 
     def _caught_up(self, group_id: str) -> None:
         wanted = self._catching_up.get(group_id)
-        if wanted is not None and self._processed.get(group_id, 0) >= wanted:
+        if wanted is not None and self._inboxes[group_id].cursor >= wanted:
             del self._catching_up[group_id]
             self.engine.caught_up(group_id)
 
@@ -318,13 +379,14 @@ class Worker:
         membership = self.engine.membership_in(event)
         if membership is not None and membership.state != "ended":
             self._join(membership.group_id, membership.mission_id, membership.scopes)
-        self.engine.event(event)
-        if event.sequence is not UNSET and group_id in self.engine.groups:
-            self._processed[group_id] = max(event.sequence, self._processed.get(group_id, 0))
-            if group_id in self._catching_up:
-                self._caught_up(group_id)
-            else:
-                self.client.acknowledge(group_id, event.sequence)
+        inbox = self._inboxes.get(group_id)
+        if inbox is None or event.sequence is UNSET:
+            return
+        # The client hands on each Group in order, so what lies below was delivered or withheld.
+        for due in (*inbox.prove(event.sequence - 1), *inbox.receive(event)):
+            self.engine.event(due)
+        self._changed.add(group_id)
+        self._caught_up(group_id)
 
     def _presence(self, session_epoch: int) -> PresenceRecord:
         """What may be known of this Worker: slots and capabilities, nothing of any Group (R-6.2-05)."""
@@ -378,6 +440,22 @@ class Worker:
                 self._discard(run_id, keep)
             case Note(event, details):
                 self._note(event, details)
+            case Remember(kept):
+                self._memory.keep_run(kept)
+            case Forget(work_item_id, epoch):
+                self._memory.forget_run(work_item_id, epoch)
+            case Buffer(number, work_item_id, raw):
+                self._memory.buffer(Buffered(number, work_item_id, raw))
+            case Unbuffer(number, raw, refused):
+                self._memory.unbuffer(number)
+                if refused is not None:
+                    self._set_aside(number, raw, refused)
+
+    def _set_aside(self, number: int, raw: bytes, refused: str) -> None:
+        """A buffered Command that the authority did not take is kept for audit, with the reason."""
+        self._stale.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = f"command-{self._clock.now().whole_microseconds()}-{number}.json"
+        (self._stale / name).write_bytes(msgspec.json.encode({"refused": refused, "command": msgspec.Raw(raw)}))
 
     async def _send(self, effect: Send) -> None:
         try:
@@ -387,6 +465,9 @@ class Worker:
                 group_id=effect.group_id,
                 work_item_id=effect.work_item_id,
                 expected_revision=effect.expected_revision,
+                action_id=effect.action_id,
+                correlation_id=effect.correlation_id,
+                extensions=effect.extensions,
             )
         except MissionWeaveError as error:
             self.engine.refused(effect.ticket, error)

@@ -12,8 +12,8 @@ from mwnode.client.fold import WorkView
 from mwnode.protocol.commands import Checkpoint
 from mwnode.protocol.documents import Progress
 from mwnode.protocol.instants import parse, parse_duration
-from mwnode.worker.effects import AskToStop, Assignment, Collect, Exit, Kill, Launch, Output, SaveState
-from mwnode.worker.jobs import RETRY_STATUS, Blocked, Failed, Finished, Job, Phase, Stopped, retry_delay
+from mwnode.worker.effects import AskToStop, Assignment, Collect, Exit, Kill, Launch, Output, Remember, SaveState
+from mwnode.worker.jobs import RETRY_STATUS, Blocked, Failed, Finished, Job, Phase, Stopped, kept, retry_delay
 from mwnode.worker.keys import idempotency_key
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ class Runs:
             job.run_id = f"{job.work_item_id}:{job.epoch}:{self._count}"
             self._by_run[job.run_id] = job.work_item_id
         job.meter.begin()
-        packages = self.engine.packages
+        self._remember(job)
+        group = self.engine.groups[job.group_id]
         limit = view.item.contract.budget.wall_clock_seconds_limit
         self.engine.emit(
             Launch(
@@ -53,7 +54,7 @@ class Runs:
                     contract=view.item.contract,
                     attempt=job.attempt,
                     idempotency_key=idempotency_key(job.epoch, job.mission_id, job.work_item_id),
-                    context_package_id=packages.get(job.work_item_id, packages.get(job.group_id)),
+                    context_package_id=self.engine.packages.get(job.work_item_id, group.package_id),
                     checkpoint=job.checkpoint,
                     wall_seconds_max=None if limit is UNSET else float(limit),
                 )
@@ -108,7 +109,9 @@ class Runs:
         if isinstance(line.get("evidence"), Mapping):
             job.reports.append(line["evidence"])
         if isinstance(line.get("progress"), Mapping):
-            job.progress = self._progress(line["progress"])
+            progress = self._progress(line["progress"])
+            if self.engine.online or not self.engine.offline.progress(job, progress):
+                job.progress = progress
         if isinstance(line.get("checkpoint"), Mapping):
             self._checkpoint_line(job, line["checkpoint"])
         if isinstance(line.get("blocked"), Mapping):
@@ -144,6 +147,7 @@ class Runs:
         )
         self.engine.scheduler.checkpointed(job.work_item_id)
         if line.get("state") and job.run_id is not None:
+            job.state_pending = True
             self.engine.emit(SaveState(job.run_id, str(line["state"])))
 
     def saved(self, run_id: str, output: Output) -> None:
@@ -151,7 +155,7 @@ class Runs:
         job = self._of_run(run_id)
         if job is not None and job.checkpoint is not None:
             job.checkpoint = msgspec.structs.replace(job.checkpoint, state_artifact_hash=output.content_hash)
-            job.state = output
+            job.state, job.state_pending = output, False
 
     def sampled(self, run_id: str, compute_seconds: float) -> None:
         """Processor seconds that the running executor has used so far."""
@@ -189,6 +193,7 @@ class Runs:
         contract = view.item.contract
         policy = contract.retry_policy
         job.tries += 1
+        self._remember(job)
         delay = retry_delay(policy.backoff, float(parse_duration(policy.max_delay)), job.tries)
         if view.attempts + job.tries >= policy.max_attempts:
             why = f"the executor asked to be run again, and all {policy.max_attempts} attempts are used"
@@ -209,7 +214,13 @@ class Runs:
         if error is not None:
             self.engine.steps.close(job, Failed("EXECUTOR_FAILED", error, permanent=False))
         else:
-            self.engine.steps.close(job, Finished(outputs))
+            job.outcome = Finished(outputs)
+            self._remember(job)
+            self.engine.steps.close(job, job.outcome)
+
+    def _remember(self, job: Job) -> None:
+        """A restart of the Worker forgets no try, and makes no result twice."""
+        self.engine.emit(Remember(kept(job)))
 
     def forget(self, run_id: str) -> None:
         """The run is no business of this Worker any more."""

@@ -270,10 +270,11 @@ class Scheduler:
         A Group j goes before Group g only while its virtual start is at most g's (fair share), or at most the virtual
         time plus ``borrow_seconds`` (overdue); each of its picks moves it by cost over weight. So j is served at most
         ``weight_j * (start_g - virtual + borrow) + longest`` seconds, while estimates are right and no quota binds g.
+        Idle Groups count: they may get work at any moment. ``longest`` is of what is known now.
         """
         own = self._start(self._group(group_id)) - self._virtual
         longest = max((item.entry.seconds for item in self._items.values()), default=0.0)
-        others = [group for group in self._groups.values() if group.group_id != group_id and group.ready]
+        others = [group for group in self._groups.values() if group.group_id != group_id]
         return sum(group.weight * (own + self.settings.borrow_seconds) + longest for group in others)
 
     # --- inside -------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from mwnode.protocol.commands import (
 from mwnode.protocol.errors import MissionWeaveError
 from mwnode.protocol.events import ResourceUsageRecorded
 from mwnode.worker.effects import Output
-from mwnode.worker.jobs import Blocked, Failed, Finished, Job, Outcome, Phase, Stopped
+from mwnode.worker.jobs import Blocked, Failed, Finished, Job, Outcome, Phase
 
 if TYPE_CHECKING:
     from mwnode.worker.engine import WorkerEngine
@@ -78,9 +78,22 @@ class Steps:
         elif isinstance(outcome, Failed):
             job.evidence = ()
             job.steps.extend(("usage", "fail"))
-        else:
-            job.steps.extend(("state", "usage", "checkpoint" if isinstance(outcome, Stopped) else "block"))
+        elif isinstance(outcome, Blocked):
+            job.steps.extend(("state", "usage", "block"))
+        elif not self._buffered(job, view):
+            job.steps.extend(("state", "usage", "checkpoint"))
         self.advance(job)
+
+    def _buffered(self, job: Job, view: WorkView) -> bool:
+        """Whether the checkpoint is, or now was, signed into the offline buffer, from where it is reconciled."""
+        offline = self.engine.offline
+        if offline.waits(job, "work.checkpoint"):
+            return True
+        if self.engine.online or job.hold is None or job.state is not None or job.state_pending:
+            return False
+        payload = self._checkpoint(job, view)[1]
+        assert isinstance(payload, WorkCheckpoint), "a checkpoint step makes a checkpoint"
+        return offline.checkpoint(job, payload)
 
     def usage_line(self, job: Job, line: Mapping[str, Any]) -> None:
         """Usage as the executor reports it: what was spent since its last report, any of the six dimensions."""

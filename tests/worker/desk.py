@@ -16,16 +16,20 @@ from mwnode.testing import Harness, Participant
 from mwnode.worker.effects import (
     AskToStop,
     Assignment,
+    Buffer,
     Collect,
     Discard,
     Effect,
     Exit,
+    Forget,
     Kill,
     Launch,
     Note,
     Output,
+    Remember,
     SaveState,
     Send,
+    Unbuffer,
 )
 from mwnode.worker.engine import WorkerEngine
 from mwnode.worker.papers import Papers
@@ -63,6 +67,10 @@ class Desk(Struct):
     kept: list[str] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
+    kept_runs: dict[tuple[str, int], Any] = field(default_factory=dict)
+    buffered: dict[int, bytes] = field(default_factory=dict)
+    set_aside: list[tuple[bytes, str]] = field(default_factory=list)
+    """Buffered Commands that were refused, and why."""
     running: dict[str, Run] = field(default_factory=dict)
     at: dict[str, int] = field(default_factory=dict)
     linked: bool = True
@@ -128,6 +136,15 @@ class Desk(Struct):
                 self.kept.extend([run_id] if keep else [])
             case Note():
                 self.notes.append(effect)
+            case Remember(kept):
+                self.kept_runs[kept.work_item_id, kept.epoch] = kept
+            case Forget(work_item_id, epoch):
+                self.kept_runs.pop((work_item_id, epoch), None)
+            case Buffer(number, _, raw):
+                self.buffered[number] = raw
+            case Unbuffer(number, raw, refused):
+                del self.buffered[number]
+                self.set_aside.extend([(raw, refused)] if refused is not None else [])
 
     def end(self, run_id: str, status: int) -> None:
         """The executor ends."""
@@ -163,6 +180,9 @@ class Desk(Struct):
                 group_id=effect.group_id,
                 work_item_id=effect.work_item_id,
                 expected_revision=effect.expected_revision,
+                action_id=effect.action_id,
+                correlation_id=effect.correlation_id,
+                extensions=effect.extensions,
             )
         except MissionWeaveError as error:
             self.refused.append((effect.kind, error.code.value))
