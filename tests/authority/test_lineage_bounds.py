@@ -38,7 +38,8 @@ def test_a_capability_satisfies_from_its_version_on_within_its_line(held: str, r
 
 def test_versions_sort_as_semantic_versions_do() -> None:
     order = ["1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-alpha.beta", "1.0.0-beta", "1.0.0-beta.2", "1.0.0-beta.11", "1.0.0"]
-    assert sorted(order[::-1], key=precedence) == order
+    backwards = list(reversed(order))
+    assert sorted(backwards, key=precedence) == order
 
 
 def test_all_that_is_required_must_be_held() -> None:
