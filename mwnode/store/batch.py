@@ -7,8 +7,8 @@ the file has to grow, so that all it changes is the transaction and its own list
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -19,25 +19,8 @@ from mwnode.authority.decide import decide, decide_due
 from mwnode.authority.evolve import evolve
 from mwnode.authority.policy import Policy
 from mwnode.authority.request import Decision, EventFact, Request
-from mwnode.authority.state import (
-    AGENTS,
-    APPROVALS,
-    ARTIFACTS,
-    CONVERSATIONS,
-    EVIDENCE,
-    GROUPS,
-    LEASES,
-    MEMBERSHIPS,
-    MESSAGES,
-    MISSIONS,
-    PROPOSALS,
-    WORK_ITEMS,
-    Table,
-    membership_key,
-)
 from mwnode.protocol import jcs
-from mwnode.protocol.commands import Payload
-from mwnode.protocol.documents import Actor, Command, Event, FirstAdmissionRecord, PolicyLogEntry
+from mwnode.protocol.documents import Command, Event, FirstAdmissionRecord, PolicyLogEntry
 from mwnode.protocol.errors import SIGNED_DOCUMENT_REJECTED, ErrorCode, Rejection
 from mwnode.protocol.events import EventTombstoned
 from mwnode.protocol.identifiers import uuid7_urn
@@ -45,12 +28,16 @@ from mwnode.protocol.instants import Instant
 from mwnode.protocol.ports import Entropy
 from mwnode.store.environment import LmdbWriting
 from mwnode.store.group_log import admission_id
+from mwnode.store.outcome import INTERNAL, Accepted, CommittedEvent, Outcome
 from mwnode.store.port import ORGANIZATION, AuditRow, DueEntry, NewEvent, Receipt
+from mwnode.store.prefetch import rows_wanted
 from mwnode.store.projections import encode_row
 from mwnode.trust import admission
 from mwnode.trust.keys import UNSIGNED, SignedBytes, SigningKey, sign_bytes
 from mwnode.trust.registry import Registry
 from mwnode.trust.verification import Failure, Verified
+
+__all__ = ["Accepted", "Batch", "CommittedEvent", "Outcome", "Poisoned"]
 
 DUE_MAX: Final = 256
 """Due rows looked at in one batch; the rest follow in the next."""
@@ -58,43 +45,6 @@ TIMER_RETRY_SECONDS: Final = 60
 """When a timer is looked at again whose decision failed by a fault of ours."""
 _log = logging.getLogger("mwnode.store")
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
-
-
-class Accepted(Struct, frozen=True):
-    """A durable Command: its Events as exact signed bytes, the receipt first, then by sequence (decisions A13, B17)."""
-
-    events: tuple[bytes, ...]
-    record: bytes | None = None
-    """The Registry's answer to Commands that leave a record instead of an Event (decision F7)."""
-    duplicate: bool = False
-    """Whether the Command had been accepted before; the answer is the original one."""
-
-    @property
-    def receipt_payload(self) -> dict[str, Any]:
-        """Payload of the receipt Event."""
-        payload: dict[str, Any] = msgspec.json.decode(self.events[0])["payload"]
-        return payload
-
-
-Outcome = Accepted | Rejection
-
-
-class CommittedEvent(Struct, frozen=True):
-    """A durable Event with what delivery needs to know of it; ``event`` holds the exact bytes to send."""
-
-    group_id: str | None
-    sequence: int | None
-    event_id: str
-    kind: str
-    conversation_id: str | None
-    work_item_id: str | None
-    actor: Actor
-    event: bytes
-    payload: Payload
-    cause_action_id: str | None
-    """Action ID of the Command that caused it, not of one that caused its cause."""
-    issuer: Actor
-    """Who sent the Command that led here; the authority itself for timers."""
 
 
 class Prepared(Struct, frozen=True):
@@ -110,57 +60,6 @@ class Poisoned(Exception):
     def __init__(self, request: Request, cause: BaseException) -> None:
         super().__init__(str(cause))
         self.request = request
-
-
-INTERNAL: Final = Rejection(
-    ErrorCode.INTERNAL_ERROR, "the node could not complete this; nothing was accepted", "R-19-35", retry_after_ms=1000
-)
-
-_PREFETCH: Final[dict[str, Table[Any]]] = {
-    "amendment_id": MESSAGES,
-    "message_id": MESSAGES,
-    "work_item_id": WORK_ITEMS,
-    "conversation_id": CONVERSATIONS,
-    "execution_lease_id": LEASES,
-    "proposal_id": PROPOSALS,
-    "mission_id": MISSIONS,
-}
-_PREFETCH_DOCUMENTS: Final[dict[str, tuple[Table[Any], str]]] = {
-    "artifact": (ARTIFACTS, "artifact_id"),
-    "approval": (APPROVALS, "approval_id"),
-}
-_wanted_members: dict[type, tuple[tuple[str, Table[Any]], ...]] = {}
-
-
-def rows_wanted(request: Request) -> Iterable[tuple[Table[Any], str]]:
-    """Rows that deciding will probably read; those it does not, cost little, and those missing here are read alone."""
-    command = request.verified.document
-    assert isinstance(command, Command)
-    yield AGENTS, command.actor.id
-    if command.group_id is not UNSET:
-        yield GROUPS, command.group_id
-        yield MEMBERSHIPS, membership_key(command.group_id, command.actor)
-    payload = request.payload
-    members = _wanted_members.get(type(payload))
-    if members is None:
-        names = getattr(type(payload), "__struct_fields__", ())
-        members = tuple((name, _PREFETCH[name]) for name in names if name in _PREFETCH)
-        _wanted_members[type(payload)] = members
-    for name, table in members:
-        key = getattr(payload, name)
-        if isinstance(key, str):
-            yield table, key
-    for name, (table, member) in _PREFETCH_DOCUMENTS.items():
-        document = getattr(payload, name, None)
-        key = getattr(document, member, None)
-        if isinstance(key, str):
-            yield table, key
-    evidence = getattr(payload, "evidence", None)
-    if isinstance(evidence, tuple):
-        for document in evidence:
-            key = getattr(document, "evidence_id", None)
-            if isinstance(key, str):
-                yield EVIDENCE, key
 
 
 def whole_command(verified: Verified) -> bytes:
@@ -226,11 +125,11 @@ class Batch:
 
     # --- Commands ---
 
-    def prefetch(self, requests: Iterable[Request]) -> None:
+    def prefetch(self, requests: Sequence[Request]) -> None:
         """Read what the batch will ask for in a few calls."""
         commands = [request.verified.document for request in requests]
         self.txn.prefetch_receipts([(c.actor.id, c.action_id) for c in commands if isinstance(c, Command)])
-        self.txn.prefetch([wanted for request in requests for wanted in rows_wanted(request)])
+        self.txn.prefetch(rows_wanted(requests))
 
     def command(self, request: Request) -> Outcome:
         """Decide one Command and write what follows from it. Order: reading 2."""

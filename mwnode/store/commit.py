@@ -21,9 +21,10 @@ from mwnode.authority.request import Request
 from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.instants import Instant
 from mwnode.protocol.ports import Clock, Entropy
-from mwnode.store.batch import INTERNAL, Accepted, Batch, CommittedEvent, Outcome, Poisoned
+from mwnode.store.batch import Batch, Poisoned
 from mwnode.store.environment import LmdbStore, LmdbWriting
 from mwnode.store.errors import StoreError, StoreUnavailable
+from mwnode.store.outcome import INTERNAL, Accepted, CommittedEvent, Outcome
 from mwnode.store.port import AuditRow
 from mwnode.trust.keys import SigningKey
 from mwnode.trust.registry import Registry
@@ -367,8 +368,10 @@ class Committer:
         for item in items:
             if type(item) is _Command:
                 self._guard(item.reply, refusal)
-            elif type(item) is _Call or (type(item) is _Timers and item.future is not None):
-                item.future.set_exception(error)
+                continue
+            future: Future[Any] | None = item.future if isinstance(item, (_Call, _Timers)) else None
+            if future is not None:
+                future.set_exception(error)
 
     def _guard(self, callback: Callable[[Any], None], value: Any) -> None:
         """Somebody else's callback must not end the thread that everybody depends on."""

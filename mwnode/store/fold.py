@@ -22,7 +22,7 @@ from mwnode.protocol.commands import PAYLOADS, Payload
 from mwnode.protocol.documents import Command, Event, PolicyLogEntry
 from mwnode.store.environment import LmdbReading, LmdbStore, LmdbWriting
 from mwnode.store.errors import StoreCorrupt
-from mwnode.store.group_log import LogRecord
+from mwnode.store.log_records import LogRecord
 from mwnode.store.projections import decode_row
 
 Progress = Callable[[str, int, int], None]

@@ -8,14 +8,11 @@ from itertools import islice
 from typing import Final
 
 import msgspec
-from msgspec import Struct
 
 from mwnode.protocol.documents import Actor, Command, FirstAdmissionRecord, PolicyLogEntry
 from mwnode.store.errors import StoreCorrupt
 from mwnode.store.layout import (
-    COMMAND_HEAD,
     HASH_BUCKET,
-    LOG_HEAD,
     PLACE,
     RECEIPT_HEAD,
     RECORD,
@@ -25,6 +22,14 @@ from mwnode.store.layout import (
     next_chain,
     receipt_key,
     text_key,
+)
+from mwnode.store.log_records import (
+    LogRecord,
+    decode_command_record,
+    decode_event,
+    decode_log_record,
+    encode_command_record,
+    encode_log_record,
 )
 from mwnode.store.pages import ReadPages, WritePages
 from mwnode.store.port import (
@@ -58,83 +63,6 @@ class Heads:
         self.number_of: dict[str, int] = {ORGANIZATION: ORGANIZATION_NUMBER}
         self.name_of: dict[int, str] = {ORGANIZATION_NUMBER: ORGANIZATION}
         self.heads: dict[int, Head | None] = {}
-
-
-class LogRecord(Struct, frozen=True):
-    """One Event with everything that the log keeps about it."""
-
-    position: int
-    group_number: int
-    sequence: int
-    command_number: int | None
-    chain: bytes
-    signing_hash: bytes
-    occurred_at: str
-    accepted_at: str
-    event: bytes
-
-    def stored(self) -> StoredEvent:
-        """What readers get."""
-        return StoredEvent(self.sequence, self.event, self.signing_hash, self.chain)
-
-
-def encode_log_record(event: NewEvent, group_number: int, sequence: int, chain: bytes) -> bytes:
-    """The record of a new Event."""
-    occurred = event.occurred_at.encode()
-    accepted = b"" if event.accepted_at == event.occurred_at else event.accepted_at.encode()
-    head = LOG_HEAD.pack(
-        RECORD,
-        group_number,
-        sequence,
-        event.command_number or 0,
-        chain,
-        event.signing_hash,
-        len(occurred),
-        len(accepted),
-    )
-    return b"".join((head, occurred, accepted, event.event))
-
-
-def decode_log_record(position: int, value: bytes) -> LogRecord:
-    """The record at a position. StoreCorrupt when it is none."""
-    try:
-        version, group, sequence, number, chain, signing_hash, occurred_size, size = LOG_HEAD.unpack_from(value)
-        start = LOG_HEAD.size + occurred_size
-        occurred = value[LOG_HEAD.size : start].decode()
-        accepted = value[start : start + size].decode() if size else occurred
-    except (ValueError, struct.error) as error:
-        raise StoreCorrupt(f"log record {position} cannot be read; run 'mwnode verify'", f"log {position}") from error
-    if version != RECORD:
-        raise StoreCorrupt(f"log record {position} has version {version}; run 'mwnode verify'", f"log {position}")
-    event = value[start + size :]
-    return LogRecord(position, group, sequence, number or None, chain, signing_hash, occurred, accepted, event)
-
-
-def decode_event(value: bytes) -> StoredEvent:
-    """As ``decode_log_record``, only what readers get, for long scans."""
-    try:
-        version, _, sequence, _, chain, signing_hash, occurred_size, size = LOG_HEAD.unpack_from(value)
-    except struct.error as error:
-        raise StoreCorrupt("a log record cannot be read; run 'mwnode verify'", "log") from error
-    if version != RECORD:
-        raise StoreCorrupt(f"a log record has version {version}; run 'mwnode verify'", "log")
-    return StoredEvent(sequence, value[LOG_HEAD.size + occurred_size + size :], signing_hash, chain)
-
-
-def encode_command_record(signing_hash: bytes, command: bytes, accepted_at: str) -> bytes:
-    """The record of an accepted Command."""
-    accepted = accepted_at.encode()
-    return b"".join((COMMAND_HEAD.pack(RECORD, signing_hash, len(accepted)), accepted, command))
-
-
-def decode_command_record(number: int, value: bytes) -> tuple[bytes, str, bytes]:
-    """Signing hash, acceptance time and bytes of an accepted Command."""
-    try:
-        _, signing_hash, size = COMMAND_HEAD.unpack_from(value)
-        accepted = value[COMMAND_HEAD.size : COMMAND_HEAD.size + size].decode()
-    except (ValueError, struct.error) as error:
-        raise StoreCorrupt(f"the record of Command {number} cannot be read", f"command {number}") from error
-    return signing_hash, accepted, value[COMMAND_HEAD.size + size :]
 
 
 def admission_id(signing_hash: bytes) -> str:

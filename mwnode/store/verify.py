@@ -23,13 +23,9 @@ from mwnode.store.artifacts import checked_chunk, manifests
 from mwnode.store.environment import LmdbReading, LmdbStore
 from mwnode.store.errors import StoreCorrupt, StoreError
 from mwnode.store.fold import compare_rows
-from mwnode.store.group_log import (
-    ORGANIZATION_NUMBER,
-    LogRecord,
-    decode_command_record,
-    decode_log_record,
-)
+from mwnode.store.group_log import ORGANIZATION_NUMBER
 from mwnode.store.layout import PLACE, U64, next_chain, receipt_key, text_key
+from mwnode.store.log_records import LogRecord, decode_command_record, decode_log_record
 from mwnode.store.port import NO_CHAIN, ORGANIZATION
 from mwnode.trust.registry import Registry, RegistryFault
 from mwnode.trust.verification import Failure, Verified
