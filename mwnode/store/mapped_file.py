@@ -39,6 +39,7 @@ GROW_WAIT_SECONDS: Final = 10.0
 """How long growing waits for readers before the batch is refused; it is tried again with the next one."""
 UNWRITTEN_PAGES_MAX: Final = 64
 NEARLY_FULL_BYTES: Final = 1024**2
+ROOM_SECONDS: Final = 1.0
 SPARE_SHARE: Final = 8
 """The map is doubled ahead of need when less than one such part of it is free."""
 
@@ -80,6 +81,7 @@ class MappedFile:
         self._gate = threading.Condition()
         self._readers = 0
         self._growing = False
+        self._room_until = 0.0
         self._owner: ownership.OwnerLock | None = None
         self._closed = False
 
@@ -274,8 +276,7 @@ class MappedFile:
         with self.writer:
             if self._closed:
                 raise StoreUnavailable(f"{self.path} is closed")
-            self._keep_reserve()
-            self._grow_ahead()
+            self._look_at_room()
             while True:
                 try:
                     return self._attempt(change)
@@ -334,6 +335,16 @@ class MappedFile:
         """Free bytes of the disk that holds the file."""
         disk = os.statvfs(self.path)
         return disk.f_bavail * disk.f_frsize
+
+    def _look_at_room(self) -> None:
+        """Ask the disk and the map, at most once a second while there is room: each question costs a hand-off."""
+        now = time.monotonic()
+        if now < self._room_until:
+            return
+        self._room_until = 0.0
+        self._keep_reserve()
+        self._grow_ahead()
+        self._room_until = now + ROOM_SECONDS
 
     def _keep_reserve(self) -> None:
         if not self.free_bytes_reserve:

@@ -301,6 +301,7 @@ def test_at_its_ceiling_the_store_refuses_keeps_what_it_has_and_goes_on_when_it_
 def test_below_the_reserve_of_free_disk_every_write_is_refused_until_there_is_room(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(mapped_file, "ROOM_SECONDS", 0.0)
     store = LmdbStore.open(path, durable=False, limits=Limits(free_bytes_reserve=64 * MIB))
     append(store, 1, 1)
     real = os.statvfs(path)
