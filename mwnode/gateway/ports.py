@@ -101,6 +101,6 @@ class Authority(Protocol):
         """Run something in the writer, within its next batch."""
 
     def add_listener(self, listener: Listener) -> None:
-        """Call ``listener`` from the writer thread with every durable batch, before the replies of that batch."""
+        """Call ``listener`` from the writer thread with every durable batch, in commit order."""
 
     def remove_listener(self, listener: Listener) -> None: ...
