@@ -265,3 +265,44 @@ def accepted(check: Any) -> bool:
             raise
         return False
     return True
+
+
+# --- amendments and edges ---------------------------------------------------------------------------------------------
+
+AMEND = "ext.mwnode.core.budget_amend"
+
+
+@pytest.mark.req("R-12-20", "R-12-21", "R-12-23")
+def test_an_amendment_covers_what_is_used_and_reserved() -> None:
+    scene = Scene(budget={"toolCallLimit": 20})
+    anna = scene.workers["anna"]
+    item = scene.bring(scene.authorize("item", budget={"toolCallLimit": 10}), "active", anna)
+    scene.ok(anna, RECORD_USAGE, {**scene.three(item), "usageDelta": usage(toolCalls=4)})
+    scene.authorize("other", budget={"toolCallLimit": 5})
+
+    def code(**limits: int) -> str:
+        return scene.code(scene.owner, AMEND, {"budget": limits, "reason": "r"})
+
+    # 4 are used, 6 and 5 are given: 15 is the least.
+    assert code(toolCallLimit=14) == "BUDGET_EXCEEDED"
+    assert code(toolCallLimit=15) == "accepted"
+    more = {"workItemId": work_id("more"), "contract": scene.contract(budget={"toolCallLimit": 1})}
+    assert scene.refused(scene.coordinator, "work.authorize", more).code is ErrorCode.BUDGET_EXCEEDED
+    assert code(toolCallLimit=16) == "accepted"
+    scene.ok(scene.coordinator, "work.authorize", more)
+    assert code(modelTokenLimit=3) == "accepted"
+    assert scene.account(MISSION).limits == (None, 3, None, None, None, None)
+    assert scene.account(MISSION).reserved[2] == 12
+
+
+def test_a_dimension_that_is_overdrawn_hinders_only_those_who_ask_for_it() -> None:
+    scene = Scene(budget={"toolCallLimit": 10, "modelTokenLimit": 100})
+    anna = scene.workers["anna"]
+    scene.authorize("holder", budget={"toolCallLimit": 8})
+    free = scene.bring(scene.authorize("free", budget={"modelTokenLimit": 10}), "active", anna)
+    # Use is bound by limits, not by what others were given (R-12-29): 9 are used, 8 more are promised.
+    scene.ok(anna, RECORD_USAGE, {**scene.three(free), "usageDelta": usage(toolCalls=9)})
+    greedy = {"workItemId": work_id("greedy"), "contract": scene.contract(budget={"toolCallLimit": 1})}
+    assert scene.refused(scene.coordinator, "work.authorize", greedy).code is ErrorCode.BUDGET_EXCEEDED
+    scene.authorize("modest", budget={"modelTokenLimit": 10})
+    scene.authorize("nothing", budget={"toolCallLimit": 0})

@@ -680,3 +680,41 @@ def test_a_long_job_survives_a_restart_within_its_ownership() -> None:
     assert scene.refused(anna, "work.checkpoint", {**scene.three(item), "checkpoint": scene.checkpoint()}).code is (
         ErrorCode.WORK_LEASE_EXPIRED
     )
+
+
+# --- revisions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("R-10.2-43", "R-19-21", "R-15.3-01")
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_every_kind_compares_the_revision_that_it_states(shift: int) -> None:
+    scene = Scene()
+    anna, coordinator = scene.workers["anna"], scene.coordinator
+    item = active(scene)
+    review = {"workItemId": item, "evidence": [scene.review(item, coordinator)]}
+    fail = {"workItemId": item, "reason": "r", "evidence": [scene.report(item, coordinator)]}
+
+    def refuse_then_accept(actor: Actor, kind: str, payload: dict[str, Any], *, accept: bool = True) -> None:
+        revision = scene.item(item).item.revision
+        refusal = scene.refused(actor, kind, payload, expectedRevision=revision + shift)
+        assert refusal.code is ErrorCode.REVISION_CONFLICT, kind
+        if accept:
+            scene.ok(actor, kind, payload, expectedRevision=revision)
+
+    for kind, payload in held_kinds(scene, item).items():
+        if kind in (RENEW_EXECUTION, RECORD_USAGE, "artifact.publish"):
+            refuse_then_accept(anna, kind, payload)
+        else:
+            refuse_then_accept(anna, kind, payload, accept=False)
+    refuse_then_accept(anna, RENEW_OWNERSHIP, {"workItemId": item, "ownershipEpoch": 1, "leaseSeconds": 5000})
+    blocking = {"checkpoint": scene.checkpoint(), "reason": "r", "requiredResolution": "q"}
+    refuse_then_accept(anna, "work.block", {**scene.three(item), **blocking})
+    refuse_then_accept(coordinator, "work.fail", fail, accept=False)
+    refuse_then_accept(coordinator, "work.unblock", {"workItemId": item})
+    refuse_then_accept(scene.owner, GRANT, approve(scene, item))
+    scene.start(item, anna)
+    scene.hand_in(item, anna)
+    refuse_then_accept(coordinator, "work.accept_result", review)
+    other = scene.bring(scene.authorize("other"), "offered", anna)
+    item = other
+    refuse_then_accept(anna, "ext.mwnode.core.offer_decline", {"workItemId": other, "reason": "capacity"})

@@ -319,3 +319,29 @@ def test_evidence_without_a_member_is_none(member: str) -> None:
         broken = {**whole, member: odd[member]}
         refusal = scene.refused(anna, "work.submit", submission(scene, item, content, broken))
         assert refusal.code is ErrorCode.INVALID_COMMAND
+
+
+def test_evidence_refers_to_artifacts_that_exist() -> None:
+    scene = Scene(workers=("anna", "bert"))
+    item, content = running(scene)
+    missing = {"artifactHashes": ["sha256:" + "0" * 64]}
+    report = scene.report(item, scene.coordinator, **missing)
+    failure = {"workItemId": item, "reason": "r", "evidence": [report]}
+    assert scene.refused(scene.coordinator, "work.fail", failure).code is ErrorCode.INVALID_COMMAND
+    evidence = [given(scene, item, content)]
+    scene.ok(scene.workers["anna"], "work.submit", submission(scene, item, content, *evidence))
+    review = {"workItemId": item, "evidence": [scene.review(item, scene.coordinator, **missing)]}
+    assert scene.refused(scene.coordinator, "work.accept_result", review).code is ErrorCode.INVALID_COMMAND
+
+
+def test_a_coordinator_reports_with_what_owner_and_reviewers_signed() -> None:
+    scene = Scene(workers=("anna", "bert"))
+    anna, bert = scene.workers.values()
+    item, _ = running(scene)
+
+    def failure(*evidence: dict[str, Any]) -> dict[str, Any]:
+        return {"workItemId": item, "reason": "r", "evidence": list(evidence)}
+
+    stranger = failure(scene.report(item, scene.coordinator), scene.evidence(item, bert))
+    assert scene.refused(scene.coordinator, "work.fail", stranger).code is ErrorCode.AUTH_FORBIDDEN
+    scene.ok(scene.coordinator, "work.fail", failure(scene.report(item, scene.coordinator), scene.evidence(item, anna)))
