@@ -11,7 +11,7 @@ from mwnode.coordinator.board import Board
 from mwnode.protocol.documents import AgentCard, CapabilityRef, PresenceRecord, SelectionBasis, WorkContract
 from mwnode.protocol.instants import Instant, parse
 
-RULES = ("capability-match", "card-active", "present-first", "free-slots-first", "reliable-first")
+RULES = ("capability-match", "card-active", "present-first", "free-slots-first", "least-loaded-first", "reliable-first")
 
 
 class Candidate(Struct, frozen=True):
@@ -54,7 +54,8 @@ def rank(
     """Eligible Agents, best first (R-10.3-03).
 
     Ineligible: the Coordinator, revoked or outdated Cards, Cards without a required capability, ``excluded``. Agents
-    that are not present come last; then free slots, results accepted in this Mission, and failures decide.
+    that are not present come last; then whoever failed this very WorkItem; then free slots, what the Agent already has
+    of this Mission, and results accepted against failures decide.
     """
     contract = view.item.contract
     ranked = []
@@ -68,7 +69,12 @@ def rank(
             continue
         presence = candidate.presence
         present = presence is not None and presence.status in ("online", "busy") and parse(presence.expires_at) > now
-        free = presence.capacity.available_slots if presence is not None and present else 0
+        load = _load(board, card.agent_id, now)
+        free = 0
+        if presence is not None and present:
+            # Presence is a moment old: what this Mission gave out since then counts too.
+            taken = max(presence.capacity.active_slots + presence.capacity.queued_items, load)
+            free = max(0, presence.capacity.max_slots - taken)
         accepted = [
             f"accepted {work_item_id}"
             for work_item_id, other in board.views.items()
@@ -77,6 +83,7 @@ def rank(
         failed = sum(
             1 for other in board.views.values() if other.failure is not None and other.owner_id == card.agent_id
         )
+        failed_this = view.failure is not None and view.owner_id == card.agent_id
         basis = SelectionBasis(
             required_capabilities=contract.required_capabilities,
             verified_matches=verified,
@@ -86,6 +93,20 @@ def rank(
             reliability_evidence=tuple(board.facts[fact] for fact in accepted if fact in board.facts),
             policy_rules_applied=RULES,
         )
-        order = (not present, free == 0, failed - len(accepted), card.agent_id)
+        order = (not present, failed_this, free == 0, load, failed - len(accepted), card.agent_id)
         ranked.append((order, Ranked(card, basis)))
     return [entry for _, entry in sorted(ranked, key=lambda pair: pair[0])]
+
+
+def _load(board: Board, agent_id: str, now: Instant) -> int:
+    """WorkItems of this Mission that the Agent has, or is being offered."""
+    load = 0
+    for view in board.views.values():
+        offers = () if view.item.offers is UNSET else view.item.offers
+        offered = any(
+            offer.agent_id == agent_id and offer.status == "pending" and parse(offer.expires_at) > now
+            for offer in offers
+        )
+        if (view.state in ("queued", "active") and view.owner_id == agent_id) or (view.state == "offered" and offered):
+            load += 1
+    return load

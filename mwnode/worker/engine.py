@@ -14,11 +14,12 @@ from msgspec import UNSET, Struct, field
 from mwnode.client.fold import WorkView, decode_payload, fold
 from mwnode.protocol.commands import Payload, WorkStart
 from mwnode.protocol.documents import CapabilityRef, Event, Membership
-from mwnode.protocol.errors import ErrorCode, MissionWeaveError
+from mwnode.protocol.errors import MissionWeaveError
 from mwnode.protocol.events import ContractRevised, MembershipChanged, MembershipEnded, MissionCreated, OfferCreated
 from mwnode.protocol.instants import parse
+from mwnode.worker.answers import Answers
 from mwnode.worker.effects import Discard, Effect, Forget, Kill, Note, Send
-from mwnode.worker.jobs import Blocked, Hold, Job, Kept, Phase, Stopped, remembered
+from mwnode.worker.jobs import Job, Kept, Phase, Stopped, remembered
 from mwnode.worker.offers import Offers
 from mwnode.worker.offline import Offline
 from mwnode.worker.papers import Papers
@@ -27,29 +28,6 @@ from mwnode.worker.scheduler import Entry, Scheduler
 from mwnode.worker.settings import WorkerSettings
 from mwnode.worker.steps import Steps
 
-# Refusals after which this Worker has nothing more to do with the WorkItem.
-_LOST = frozenset(
-    {
-        ErrorCode.WORK_STALE_OWNERSHIP,
-        ErrorCode.WORK_ALREADY_OWNED,
-        ErrorCode.WORK_OFFER_EXPIRED,
-        ErrorCode.GROUP_NOT_FOUND,
-        ErrorCode.MEMBERSHIP_REQUIRED,
-        ErrorCode.AUTH_FORBIDDEN,
-    }
-)
-# Refusals that pass by themselves: the same is tried again, under a new Action ID.
-_PASSING = frozenset(
-    {
-        ErrorCode.REVISION_CONFLICT,
-        ErrorCode.RATE_LIMITED,
-        ErrorCode.BACKPRESSURE,
-        ErrorCode.INTERNAL_ERROR,
-        ErrorCode.AUTH_STALE_SESSION,
-        ErrorCode.MEMBERSHIP_STALE,
-        ErrorCode.AUTH_INVALID_SIGNATURE,
-    }
-)
 _FINISHED = {"submit": "submitted", "fail": "failed", "checkpoint": "checkpointed", "block": "blocked"}
 """The log's word for each Command that ends a run."""
 _TERMINAL = frozenset({"verified", "cancelled"})
@@ -72,7 +50,9 @@ class GroupState(Struct):
     """WorkItems that changed since the shell last kept them."""
 
 
-class _Ticket(Struct, frozen=True):
+class Ticket(Struct, frozen=True):
+    """What a Command was sent for, and when, in seconds of the monotonic clock."""
+
     work_item_id: str
     step: str
     sent_at: float
@@ -98,10 +78,11 @@ class WorkerEngine:
         self.offers = Offers(self)
         self.steps = Steps(self)
         self.runs = Runs(self)
+        self.answers = Answers(self)
         self.offline = Offline(self)
         self.kept: dict[tuple[str, int], Kept] = {}
         """What an earlier run of this Worker remembered; set by the shell before anything else."""
-        self._tickets: dict[int, _Ticket] = {}
+        self._tickets: dict[int, Ticket] = {}
         self._ticket = 0
         self._effects: list[Effect] = []
         self.packages: dict[str, str] = {}
@@ -122,7 +103,7 @@ class WorkerEngine:
     def ticket(self, work_item_id: str, step: str) -> int:
         """A ticket for one Command; its answer comes back with it."""
         self._ticket += 1
-        self._tickets[self._ticket] = _Ticket(work_item_id, step, self.clock.monotonic())
+        self._tickets[self._ticket] = Ticket(work_item_id, step, self.clock.monotonic())
         return self._ticket
 
     def send(self, kind: str, payload: Payload, view: WorkView, step: str, *, compare: bool = True) -> None:
@@ -207,9 +188,10 @@ class WorkerEngine:
             state.membership_epoch = membership.membership_epoch
             if membership.context_package_id is not UNSET:
                 state.package_id = membership.context_package_id
-        self._apply(state, payload)
+        self.apply(state, payload)
 
-    def _apply(self, state: GroupState, payload: Payload) -> None:
+    def apply(self, state: GroupState, payload: Payload) -> None:
+        """Fold one Event into the Group's views, and do what follows from it."""
         view = fold(state.views, payload)
         if view is None:
             return
@@ -335,7 +317,7 @@ class WorkerEngine:
         self.note("work_left", workItemId=job.work_item_id, because=why)
 
     def _forget(self, job: Job, *, keep: bool) -> None:
-        self._free_slot(job)
+        self.free_slot(job)
         self.scheduler.remove(job.work_item_id)
         del self.jobs[job.work_item_id]
         self.emit(Forget(job.work_item_id, job.epoch))
@@ -348,7 +330,8 @@ class WorkerEngine:
         self.note(_FINISHED[step], workItemId=job.work_item_id, attempt=job.attempt)
         self._forget(job, keep=False)
 
-    def _free_slot(self, job: Job) -> None:
+    def free_slot(self, job: Job) -> None:
+        """The job gives its slot back, if it has one."""
         if self.scheduler.standing(job.work_item_id) in ("running", "preempting"):
             self.scheduler.release(job.work_item_id, self.clock.monotonic() - job.started_at)
 
@@ -403,113 +386,14 @@ class WorkerEngine:
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
+    def take_ticket(self, number: int) -> Ticket:
+        """What a Command was sent for."""
+        return self._tickets.pop(number)
+
     def answered(self, ticket: int, receipt: Event) -> None:
         """A Command was accepted; its receipt is applied ahead of its place in the log."""
-        sent = self._tickets.pop(ticket)
-        job = self.jobs.get(sent.work_item_id)
-        if job is not None and job.in_flight == sent.step:
-            job.in_flight = None
-        if sent.step.startswith("reconcile "):
-            self.offline.answered(sent.step)
-            job = self.jobs.get(sent.work_item_id)
-        if sent.step in ("accept", "decline"):
-            self.offers.answered(sent.work_item_id)
-        state = self.groups.get(receipt.group_id) if receipt.group_id is not UNSET else None
-        payload = decode_payload(receipt)
-        if job is not None and payload is not None:
-            # Before the view moves on: a submission ends the job.
-            self.steps.done(job, sent.step, payload)
-        if state is not None and payload is not None:
-            self._apply(state, payload)
-        if job is not None and sent.step == "start" and self.jobs.get(job.work_item_id) is job:
-            self._started(job, sent.sent_at)
-        elif job is not None and sent.step == "renew" and job.hold is not None:
-            lease = self.view(job).execution_lease
-            if lease is not None and lease.lease_id == job.hold.lease_id:
-                job.hold = Hold.of(lease, sent.sent_at)
-        if job is not None and self.jobs.get(job.work_item_id) is job:
-            if sent.step.startswith("reconcile "):
-                self.settle(self.view(job))
-            self.steps.advance(job)
-
-    def _started(self, job: Job, sent_at: float) -> None:
-        view = self.view(job)
-        lease = view.execution_lease
-        if view.state != "active" or lease is None or lease.state != "active":
-            # The answer came late: the session that it was for is gone, and its lease with it.
-            self._give_back(job, self.settings.retry_seconds)
-            return
-        job.hold = Hold.of(lease, sent_at)
-        if job.outcome is not None:
-            self.steps.close(job, job.outcome)
-        elif job.phase is Phase.STARTING and self.draining:
-            self.steps.close(job, Stopped("the Worker is shutting down"))
-        elif job.phase is Phase.STARTING:
-            self.runs.launch(job, view)
+        self.answers.accepted(ticket, receipt)
 
     def refused(self, ticket: int, error: MissionWeaveError) -> None:
         """A Command was refused; nothing of it was applied."""
-        sent = self._tickets.pop(ticket)
-        job = self.jobs.get(sent.work_item_id)
-        self.note("refused", workItemId=sent.work_item_id, step=sent.step, code=error.code.value, message=error.message)
-        if sent.step.startswith("reconcile "):
-            self.offline.refused(sent.step, error, _PASSING)
-            if job is not None and self.jobs.get(job.work_item_id) is job:
-                if job.outcome is not None and job.hold is not None:
-                    self.steps.close(job, job.outcome)
-                self.settle(self.view(job))
-            return
-        if job is None or job.in_flight != sent.step:
-            self.offers.refused(sent.work_item_id, sent.step, error)
-            return
-        job.in_flight = None
-        wait = (error.rejection.retry_after_ms or 0) / 1000 or self.settings.retry_seconds
-        if error.code in _PASSING:
-            job.waits_until = self.clock.monotonic() + wait
-            if sent.step == "start":
-                self._give_back(job, wait)
-            else:
-                self.steps.again(job, sent.step)
-        elif error.code in _LOST:
-            self.drop(job, f"{error.code.value}: {error.message}", keep=True)
-        elif sent.step == "start":
-            self._start_refused(job, error, wait)
-        else:
-            self._step_refused(job, sent.step, error)
-
-    def _give_back(self, job: Job, wait: float) -> None:
-        """The start did not happen: the slot is free, and the item is looked at again after ``wait`` seconds."""
-        if job.phase is Phase.STARTING:
-            self._free_slot(job)
-            job.phase = Phase.QUEUED
-        self.offers.revisit(job.work_item_id, self.clock.monotonic() + wait)
-
-    def _start_refused(self, job: Job, error: MissionWeaveError, wait: float) -> None:
-        if error.code is ErrorCode.WORK_LEASE_EXPIRED:
-            self.drop(job, "it was not started in time", keep=True)
-        elif error.code in (ErrorCode.APPROVAL_REQUIRED, ErrorCode.BUDGET_EXCEEDED):
-            # A fact of the Group will say when that has changed; a look now and then costs little.
-            self._give_back(job, max(wait, 30.0))
-        else:
-            self._give_back(job, max(wait, 2.0))
-
-    def _step_refused(self, job: Job, step: str, error: MissionWeaveError) -> None:
-        view = self.view(job)
-        if error.code in (ErrorCode.WORK_LEASE_EXPIRED, ErrorCode.INVALID_STATE_TRANSITION):
-            # The lease went with the old session, or ran out. If the item is queued and ours, it is bound anew.
-            job.hold = None
-            job.steps.clear()
-            if view.state == "queued":
-                self.settle(view)
-            elif self.online and not job.alive:
-                self.offers.revisit(job.work_item_id, self.clock.monotonic() + self.settings.retry_seconds)
-        elif step == "usage" and error.code is ErrorCode.BUDGET_EXCEEDED:
-            job.meter.refused = True
-            if job.alive:
-                self.runs.stop(
-                    job, Blocked("the budget is used up", "raise the budget of the WorkItem or of the Mission")
-                )
-        elif step in ("renew", "usage"):
-            job.waits_until = self.clock.monotonic() + self.settings.retry_seconds
-        else:
-            self.steps.rejected(job, step, error)
+        self.answers.refused(ticket, error)

@@ -68,17 +68,6 @@ class Pick(Struct, frozen=True):
     """Virtual seconds that the Group is ahead of the least served one."""
 
 
-class _Group(Struct):
-    group_id: str
-    weight: float
-    quota: int | None
-    heap: list[tuple[float, int, str]] = []
-    virtual: float = 0.0
-    running: int = 0
-    stamp: int = 0
-    ready: int = 0
-
-
 class _Item(Struct):
     entry: Entry
     standing: Standing
@@ -86,6 +75,21 @@ class _Item(Struct):
     version: int
     safe: bool = False
     """Whether a checkpoint of the present run makes it safe to stop."""
+
+
+class _Group(Struct):
+    group_id: str
+    weight: float
+    quota: int | None
+    heap: list[tuple[float, int, _Item]] = []
+    virtual: float = 0.0
+    running: int = 0
+    stamp: int = 0
+    ready: int = 0
+
+
+_Place = tuple[float, int, _Group, int]
+"""Start or due time, a number that keeps places apart, the Group, and its stamp when the place was made."""
 
 
 class Scheduler:
@@ -97,11 +101,13 @@ class Scheduler:
         self.settings = settings
         self._groups: dict[str, _Group] = {}
         self._items: dict[str, _Item] = {}
-        self._fair: list[tuple[float, int, str, int]] = []
-        self._urgent: list[tuple[float, int, str, int]] = []
+        self._fair: list[_Place] = []
+        self._urgent: list[_Place] = []
         self._virtual = 0.0
         self._counter = 0
         self._running: dict[str, _Item] = {}
+        self._moved: dict[str, _Group] = {}
+        """Groups whose place in the heaps is not the present one; placed again before the next decision."""
         self._closed_risks: set[str] = set()
 
     # --- what changes from outside ------------------------------------------------------------------------------------
@@ -167,13 +173,14 @@ class Scheduler:
         """The next item to run, which now counts as running; ``None`` when no slot is free or nothing may run."""
         if len(self._running) >= self.settings.slots:
             return None
+        self._place()
         fair = self._top(self._fair)
         if fair is None:
             return None
-        chosen, rule = self._groups[fair[2]], "fair share"
+        chosen, rule = fair[2], "fair share"
         urgent = self._top(self._urgent)
-        if urgent is not None and urgent[0] <= now and urgent[2] != chosen.group_id:
-            group = self._groups[urgent[2]]
+        if urgent is not None and urgent[0] <= now and urgent[2] is not chosen:
+            group = urgent[2]
             if self._start(group) - self._virtual <= self.settings.borrow_seconds:
                 chosen, rule = group, "overdue"
         start = self._start(chosen)
@@ -207,14 +214,15 @@ class Scheduler:
         """
         if len(self._running) < self.settings.slots or any(i.standing == "preempting" for i in self._running.values()):
             return None
+        self._place()
         fair = self._top(self._fair)
-        candidate = self._head(self._groups[fair[2]]) if fair is not None else None
+        candidate = self._head(fair[2]) if fair is not None else None
         if fair is None or candidate is None or candidate.due > now:
             return None
         best: tuple[float, _Item] | None = None
         for item in self._running.values():
             lead = self._groups[item.entry.group_id].virtual - fair[0]
-            eligible = item.safe and item.entry.preemptible and item.entry.group_id != fair[2]
+            eligible = item.safe and item.entry.preemptible and item.entry.group_id != fair[2].group_id
             if eligible and lead > self.settings.preempt_margin_seconds and (best is None or lead > best[0]):
                 best = (lead, item)
         if best is None:
@@ -300,18 +308,17 @@ class Scheduler:
 
     def _head(self, group: _Group) -> _Item | None:
         while group.heap:
-            _, version, work_item_id = group.heap[0]
-            item = self._items.get(work_item_id)
-            if item is not None and item.version == version and item.standing == "ready":
+            _, version, item = group.heap[0]
+            if item.version == version and item.standing == "ready":
                 return item
             heapq.heappop(group.heap)
         return None
 
     def _enter(self, item: _Item) -> None:
         group = self._group(item.entry.group_id)
-        heapq.heappush(group.heap, (item.due, item.version, item.entry.work_item_id))
+        heapq.heappush(group.heap, (item.due, item.version, item))
         group.ready += 1
-        if group.heap[0][1] == item.version:
+        if self._head(group) is item:
             self._announce(group)
 
     def _leave(self, item: _Item) -> None:
@@ -323,21 +330,25 @@ class Scheduler:
             self._announce(group)
 
     def _announce(self, group: _Group) -> None:
-        """Put the Group's present place into both heaps; older places become stale."""
+        """The Group's place has changed: the places it has in the heaps are stale from now on."""
         group.stamp += 1
-        if group.quota is not None and group.running >= group.quota:
-            return
-        head = self._head(group)
-        if head is not None:
-            self._counter += 1
-            heapq.heappush(self._fair, (self._start(group), self._counter, group.group_id, group.stamp))
-            heapq.heappush(self._urgent, (head.due, self._counter, group.group_id, group.stamp))
+        self._moved[group.group_id] = group
 
-    def _top(self, heap: list[tuple[float, int, str, int]]) -> tuple[float, int, str, int] | None:
+    def _place(self) -> None:
+        """Put every Group that moved into both heaps, where it stands now."""
+        for group in self._moved.values():
+            if group.ready and (group.quota is None or group.running < group.quota):
+                head = self._head(group)
+                assert head is not None, "a Group with ready items has a first one"
+                self._counter += 1
+                heapq.heappush(self._fair, (self._start(group), self._counter, group, group.stamp))
+                heapq.heappush(self._urgent, (head.due, self._counter, group, group.stamp))
+        self._moved.clear()
+
+    def _top(self, heap: list[_Place]) -> _Place | None:
         while heap:
             place = heap[0]
-            group = self._groups[place[2]]
-            if place[3] == group.stamp:
+            if place[3] == place[2].stamp:
                 return place
             heapq.heappop(heap)
         return None

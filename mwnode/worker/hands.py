@@ -1,0 +1,185 @@
+"""Shell: what a Worker does with its hands: slots, executors, uploads and fetches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mwnode.client import Client, ClientError
+from mwnode.client.http import segment
+from mwnode.protocol.errors import MissionWeaveError
+from mwnode.protocol.identifiers import ANY_SCHEMA
+from mwnode.worker.effects import Exit, Launch, Output
+from mwnode.worker.engine import WorkerEngine
+from mwnode.worker.executor import Executor, ExecutorLimits, Stop
+from mwnode.worker.slots import Slot, SlotError
+
+FETCH_TRIES = 3
+DIE_SECONDS = 0.2
+"""How long an executor that was killed is given before its directory goes."""
+
+Log = Callable[[str, Mapping[str, Any]], None]
+
+
+class Hands:
+    """Carries out the effects that are about runs, and tells the engine what came of them."""
+
+    def __init__(
+        self,
+        client: Client,
+        engine: WorkerEngine,
+        executor: Executor,
+        root: Path,
+        log: Log,
+        wake: Callable[[], None],
+    ) -> None:
+        self.client = client
+        self.engine = engine
+        self.executor = executor
+        self.slots = root / "slots"
+        self.stale = root / "stale"
+        self._limits = getattr(executor, "limits", ExecutorLimits())
+        self._log = log
+        self._wake = wake
+        self._runs: dict[str, tuple[Slot, Stop]] = {}
+
+    def ask(self, run_id: str, grace_seconds: float) -> None:
+        """Ask a run for a checkpoint and an end."""
+        if run_id in self._runs:
+            self._runs[run_id][1].ask(grace_seconds)
+
+    def kill(self, run_id: str, reason: str) -> None:
+        """End a run now."""
+        if run_id in self._runs:
+            self._log("killed", {"runId": run_id, "because": reason})
+            self._runs[run_id][1].kill()
+
+    def kill_all(self) -> None:
+        """End every run now."""
+        for _, stop in self._runs.values():
+            stop.kill()
+
+    def drop(self, run_id: str) -> Slot | None:
+        """The run is no business of ours any more; its slot, which is still to be cleared."""
+        kept = self._runs.pop(run_id, None)
+        if kept is None:
+            return None
+        kept[1].kill()
+        return kept[0]
+
+    async def launch(self, effect: Launch) -> None:
+        """Prepare the slot and run the executor to its end."""
+        assignment = effect.assignment
+        kept = self._runs.get(assignment.run_id)
+        slot, stop = (kept[0] if kept is not None else Slot(self.slots, assignment)), Stop()
+        slot.assignment = assignment
+        self._runs[assignment.run_id] = (slot, stop)
+        self._log("launch", {"workItemId": assignment.work_item_id, "attempt": assignment.attempt})
+        try:
+            await slot.prepare(self._fetch, await self._context_package(assignment.context_package_id))
+        except (SlotError, ClientError, MissionWeaveError, OSError) as error:
+            ended = Exit(-1, 0.0, 0.0, f"the slot cannot be prepared: {error}")
+        else:
+            ended = await self.executor.run(
+                slot,
+                stop,
+                lambda line: self._reported(assignment.run_id, line),
+                lambda seconds: self.engine.runs.sampled(assignment.run_id, seconds),
+            )
+        self.engine.runs.exited(assignment.run_id, ended)
+        self._wake()
+
+    def _reported(self, run_id: str, line: Mapping[str, Any]) -> None:
+        self.engine.runs.reported(run_id, line)
+        self._wake()
+
+    async def _fetch(self, content_hash: str, path: Path) -> object:
+        """Fetch an Artifact; a node that is away for a moment is waited for."""
+        for attempt in range(1, FETCH_TRIES + 1):
+            try:
+                return await self.client.get_artifact(content_hash, path)
+            except ClientError:
+                if attempt == FETCH_TRIES:
+                    raise
+                await self.client.until_connected()
+                await asyncio.sleep(attempt)
+        raise AssertionError("the loop returns or raises")
+
+    async def _context_package(self, context_package_id: str | None) -> dict[str, Any] | None:
+        if context_package_id is None:
+            return None
+        try:
+            return await self.client.get(f"/v0.1/context-packages/{segment(context_package_id)}")
+        except (ClientError, MissionWeaveError) as error:
+            # The contract is what binds; a summary that cannot be read is no reason not to work.
+            self._log("no_context_package", {"contextPackageId": context_package_id, "because": str(error)})
+            return None
+
+    async def collect(self, run_id: str) -> None:
+        """Upload the deliverables of a run that ended well."""
+        slot = self._runs[run_id][0]
+        outputs: list[Output] = []
+        try:
+            for deliverable, path in slot.deliverables(self._limits.output_bytes):
+                stored = await self._put(path)
+                outputs.append(
+                    Output(
+                        deliverable.deliverable_id,
+                        path.relative_to(slot.outputs).as_posix(),
+                        stored["contentHash"],
+                        stored["sizeBytes"],
+                        stored["uri"],
+                        deliverable.media_type,
+                        deliverable.schema,
+                    )
+                )
+        except SlotError as error:
+            self.engine.runs.collected(run_id, (), str(error))
+        else:
+            self.engine.runs.collected(run_id, tuple(outputs))
+        self._wake()
+
+    async def _put(self, path: Path) -> dict[str, Any]:
+        """Upload a file, over as many connections as it takes: a put is idempotent."""
+        pause = 0.2
+        while True:
+            try:
+                return await self.client.put_artifact(path)
+            except ClientError as error:
+                self._log("upload_waits", {"because": str(error)})
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 10.0)
+                await self.client.until_connected()
+
+    async def save_state(self, run_id: str, path: str) -> None:
+        """Upload the state file of a checkpoint."""
+        slot = self._runs[run_id][0]
+        try:
+            file = slot.inside(slot.path / path)
+            stored = await self._put(file)
+        except (SlotError, ValueError, OSError) as error:
+            self._log("state_not_saved", {"runId": run_id, "because": str(error)})
+            return
+        output = Output(
+            "state",
+            path,
+            stored["contentHash"],
+            stored["sizeBytes"],
+            stored["uri"],
+            "application/octet-stream",
+            ANY_SCHEMA,
+        )
+        self.engine.runs.saved(run_id, output)
+        self._wake()
+
+    async def clear(self, slot: Slot, keep: bool) -> None:
+        """Remove a slot, or keep it aside for audit."""
+        # The executor may take a moment to die; a directory in use is not removed under it.
+        await asyncio.sleep(DIE_SECONDS)
+        if keep:
+            where = await asyncio.to_thread(slot.set_aside, self.stale)
+            self._log("kept_aside", {"directory": str(where)})
+        else:
+            await asyncio.to_thread(slot.discard)

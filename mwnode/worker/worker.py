@@ -1,0 +1,383 @@
+"""Shell: a Worker's loop. Moves Events and answers into the engine, and carries out its effects."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+import mwnode
+from mwnode.client import Client, ClientError
+from mwnode.client.http import segment
+from mwnode.protocol.documents import (
+    AgentCard,
+    CapabilityAvailability,
+    CapabilityRef,
+    Capacity,
+    Event,
+    PresenceRecord,
+)
+from mwnode.protocol.errors import MissionWeaveError
+from mwnode.protocol.ports import Clock, Entropy
+from mwnode.system import OsEntropy, SystemClock
+from mwnode.trust.keys import SigningKey
+from mwnode.worker.effects import (
+    AskToStop,
+    Buffer,
+    Collect,
+    Discard,
+    Effect,
+    Forget,
+    Kill,
+    Launch,
+    Note,
+    Remember,
+    SaveState,
+    Send,
+    Unbuffer,
+)
+from mwnode.worker.engine import GroupState, WorkerEngine
+from mwnode.worker.executor import Executor, Handler, HandlerExecutor
+from mwnode.worker.hands import Hands, Log
+from mwnode.worker.inbox import Inbox
+from mwnode.worker.memory import Buffered, GroupMemory, Memory
+from mwnode.worker.papers import Papers
+from mwnode.worker.settings import WorkerSettings
+
+TICK_SECONDS = 0.1
+LOOK_SECONDS = 5.0
+"""How often the list of Missions is read, beside the notices that come by themselves."""
+PRESENCE_SECONDS = 60
+
+
+class WorkerError(Exception):
+    """The Worker cannot work; one line that says what to do."""
+
+
+class Worker:
+    """An Agent that takes work from all its Groups.
+
+    async def handler(work: Work) -> None:
+        (work.outputs / "report.txt").write_text("done")
+
+    async with await Client.connect(url, key, ca) as client:
+        await Worker(client, handler).run()
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        handler: Handler | None = None,
+        *,
+        executor: Executor | None = None,
+        key: SigningKey | None = None,
+        slots: int | None = None,
+        settings: WorkerSettings | None = None,
+        directory: Path | None = None,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        log: Log | None = None,
+    ) -> None:
+        if (handler is None) == (executor is None):
+            raise WorkerError("a Worker has either a handler or an executor")
+        self.client = client
+        self.key = key or client.key
+        self._executor: Executor = executor if executor is not None else HandlerExecutor(handler)  # type: ignore[arg-type]  # one of them is given
+        self._slots = slots
+        self._settings = settings or WorkerSettings()
+        self._directory = directory
+        self._clock = clock or SystemClock()
+        self._entropy = entropy or OsEntropy()
+        self._log = log or (lambda event, details: None)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._inboxes: dict[str, Inbox] = {}
+        self._changed: set[str] = set()
+        self._catching_up: dict[str, int | None] = {}
+        self._card: AgentCard | None = None
+        self._wake = asyncio.Event()
+        self._failure: BaseException | None = None
+        self.engine: WorkerEngine
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event | None = None) -> None:
+        """Work until ``stop`` is set or the task is cancelled."""
+        stop = stop or asyncio.Event()
+        self._card = await self._agent_card()
+        own = self._directory
+        root = own if own is not None else Path(tempfile.mkdtemp(prefix="mwnode-worker-"))
+        capabilities = tuple(CapabilityRef(id=one.id, version=one.version) for one in self._card.capabilities)
+        slots = min(self._slots or self._card.max_concurrency, self._card.max_concurrency)
+        scheduling = msgspec.structs.replace(self._settings.scheduling, slots=slots)
+        settings = msgspec.structs.replace(self._settings, scheduling=scheduling)
+        papers = Papers(self.key, self._clock, self._entropy, mwnode.__version__)
+        self.engine = WorkerEngine(papers, capabilities, settings)
+        self._hands = Hands(self.client, self.engine, self._executor, root, self._log, self._wake.set)
+        # What a crash left here belongs to no run any more.
+        shutil.rmtree(self._hands.slots, ignore_errors=True)
+        self._online = self.client.connected
+        if self._online:
+            self.engine.connected()
+        self.client.present(self._presence)
+        self._memory = Memory.open(root / "worker.mdb", f"{self.key.organization_id} {self.key.principal.id}")
+        self._restore()
+        self._note("working", {"agentId": self.key.principal.id, "slots": slots, "directory": str(root)})
+        background = [asyncio.create_task(self._guard(work)) for work in (self._listen, self._look_for_groups)]
+        try:
+            await self._loop(stop)
+        finally:
+            self.client.present(None)
+            for task in (*background, *self._tasks):
+                task.cancel()
+            await asyncio.gather(*background, *self._tasks, return_exceptions=True)
+            self._keep()
+            self._memory.close()
+            if own is None:
+                shutil.rmtree(root, ignore_errors=True)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _loop(self, stop: asyncio.Event) -> None:
+        stopped_at: float | None = None
+        while self._failure is None:
+            if stop.is_set() and stopped_at is None:
+                stopped_at = self._clock.monotonic()
+                self.engine.shut_down()
+            self._link()
+            self.engine.tick()
+            self._carry_out()
+            self._keep()
+            if stopped_at is not None:
+                patience = self.engine.settings.stop_grace_seconds + 10
+                if self.engine.idle or self._clock.monotonic() - stopped_at > patience:
+                    break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._wake.wait()
+            self._wake.clear()
+        self._hands.kill_all()
+
+    def _link(self) -> None:
+        """Tell the engine when the link went or came back."""
+        if self.client.connected != self._online:
+            self._online = self.client.connected
+            if self._online:
+                self.engine.connected()
+            else:
+                self.engine.disconnected()
+
+    async def _guard(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        """What ends a part of the Worker ends the Worker."""
+        try:
+            await work(*arguments)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._failure = self._failure or error
+        self._wake.set()
+
+    def _spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        task = asyncio.create_task(self._guard(work, *arguments))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _note(self, event: str, details: Mapping[str, Any]) -> None:
+        self._log(event, details)
+
+    # --- what outlives a restart --------------------------------------------------------------------------------------
+
+    def _restore(self) -> None:
+        """Take up where an earlier run of this Worker was; what it lacks comes by replay."""
+        self.engine.kept = self._memory.runs()
+        self.engine.offline.restore([(one.number, one.raw) for one in self._memory.buffered()])
+        for group, views in self._memory.groups():
+            self._inboxes[group.group_id] = Inbox(group.group_id, group.cursor)
+            state = GroupState(group.group_id, group.mission_id, frozenset(group.scopes), package_id=group.package_id)
+            state.views = {view.work_item_id: view for view in views}
+            self.engine.restore(state)
+            self._catching_up[group.group_id] = None
+            self._spawn(self._subscribe, group.group_id)
+
+    def _keep(self) -> None:
+        """Keep what was processed, then acknowledge it: the Cursor never runs ahead of durable work (R-16-56)."""
+        rows = []
+        for group_id in self._changed:
+            state = self.engine.groups.get(group_id)
+            if state is None:
+                continue
+            views = [state.views[name] for name in state.dirty if name in state.views]
+            state.dirty.clear()
+            cursor = self._inboxes[group_id].cursor
+            group = GroupMemory(group_id, state.mission_id, tuple(sorted(state.scopes)), cursor, state.package_id)
+            rows.append((group, views))
+        self._changed.clear()
+        if not rows:
+            return
+        self._memory.save(rows)
+        for group, _ in rows:
+            if group.group_id not in self._catching_up:
+                self.client.acknowledge(group.group_id, group.cursor)
+
+    # --- Groups and Events --------------------------------------------------------------------------------------------
+
+    async def _agent_card(self) -> AgentCard:
+        answer = await self.client.get(f"/v0.1/agents/{segment(self.key.principal.id)}")
+        card = answer.get("card", answer)
+        try:
+            return msgspec.convert(card, AgentCard)
+        except msgspec.ValidationError as error:
+            raise WorkerError(f"the node's Agent Card of {self.key.principal.id} cannot be read: {error}") from None
+
+    async def _look_for_groups(self) -> None:
+        """Join every Group that lists this Agent; notices make it quick, this makes it sure (decision A1)."""
+        while True:
+            with suppress(ClientError):
+                listed = await self.client.get("/v0.1/missions")
+                for mission in listed["missions"]:
+                    membership = mission.get("membership") or {}
+                    if membership.get("state") in ("provisional", "active"):
+                        scopes = tuple(membership.get("scopes", ()))
+                        self._join(mission["groupId"], mission["missionId"], scopes)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _join(self, group_id: str, mission_id: str | None, scopes: tuple[str, ...]) -> None:
+        if self.engine.join(group_id, mission_id, scopes):
+            self._catching_up[group_id] = None
+            self._spawn(self._subscribe, group_id)
+            self._note("joined", {"groupId": group_id, "missionId": mission_id})
+
+    async def _subscribe(self, group_id: str) -> None:
+        """Replay a Group from where we are; what it holds for us is decided on once all of it is here."""
+        inbox = self._inboxes.setdefault(group_id, Inbox(group_id))
+        try:
+            await self.client.subscribe({group_id: inbox.cursor}, caught_up=True)
+        except MissionWeaveError as error:
+            self._note("not_joined", {"groupId": group_id, "code": error.code.value})
+            self.engine.leave(group_id)
+            self._memory.forget_group(group_id)
+            del self._inboxes[group_id]
+            return
+        self._catching_up[group_id] = self.client.position(group_id) or 0
+        self._caught_up(group_id)
+        self._wake.set()
+
+    def _caught_up(self, group_id: str) -> None:
+        wanted = self._catching_up.get(group_id)
+        if wanted is not None and self._inboxes[group_id].cursor >= wanted:
+            del self._catching_up[group_id]
+            self.engine.caught_up(group_id)
+
+    async def _listen(self) -> None:
+        async for event in self.client.events():
+            self._link()  # an Event of a new session must not find an engine that thinks it is offline
+            self._take(event)
+            self._wake.set()
+
+    def _take(self, event: Event) -> None:
+        group_id = event.group_id
+        if group_id is UNSET:
+            return
+        membership = self.engine.membership_in(event)
+        if membership is not None and membership.state != "ended":
+            self._join(membership.group_id, membership.mission_id, membership.scopes)
+        inbox = self._inboxes.get(group_id)
+        if inbox is None or event.sequence is UNSET:
+            return
+        # The client hands on each Group in order, so what lies below was delivered or withheld.
+        for due in (*inbox.prove(event.sequence - 1), *inbox.receive(event)):
+            self.engine.event(due)
+        self._changed.add(group_id)
+        self._caught_up(group_id)
+
+    def _presence(self, session_epoch: int) -> PresenceRecord:
+        """What may be known of this Worker: slots and capabilities, nothing of any Group (R-6.2-05)."""
+        card = self._card
+        assert card is not None, "the card is read before Presence is offered"
+        engine = self.engine
+        slots, running = engine.settings.scheduling.slots, engine.scheduler.running
+        now = self._clock.now()
+        return PresenceRecord(
+            agent_id=self.key.principal.id,
+            session_epoch=session_epoch,
+            status="draining" if engine.draining else "busy" if running >= slots else "online",
+            capacity=Capacity(
+                max_slots=slots,
+                active_slots=running,
+                available_slots=max(0, slots - running),
+                queued_items=engine.scheduler.queued,
+            ),
+            capability_availability=tuple(
+                CapabilityAvailability(capability=one, status="available") for one in engine.capabilities
+            ),
+            last_heartbeat=now.text(),
+            expires_at=now.plus(PRESENCE_SECONDS).text(),
+        )
+
+    # --- effects ------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self) -> None:
+        while effects := self.engine.effects():
+            for effect in effects:
+                self._effect(effect)
+
+    def _effect(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                self._spawn(self._send, effect)
+            case Launch():
+                self._spawn(self._hands.launch, effect)
+            case AskToStop(run_id, grace_seconds):
+                self._hands.ask(run_id, grace_seconds)
+            case Kill(run_id, reason):
+                self._hands.kill(run_id, reason)
+            case Collect(run_id):
+                self._spawn(self._hands.collect, run_id)
+            case SaveState(run_id, path):
+                self._spawn(self._hands.save_state, run_id, path)
+            case Discard(run_id, keep):
+                slot = self._hands.drop(run_id)
+                if slot is not None:
+                    self._spawn(self._hands.clear, slot, keep)
+            case Note(event, details):
+                self._note(event, details)
+            case Remember(kept):
+                self._memory.keep_run(kept)
+            case Forget(work_item_id, epoch):
+                self._memory.forget_run(work_item_id, epoch)
+            case Buffer(number, work_item_id, raw):
+                self._memory.buffer(Buffered(number, work_item_id, raw))
+            case Unbuffer(number, raw, refused):
+                self._memory.unbuffer(number)
+                if refused is not None:
+                    self._set_aside(number, raw, refused)
+
+    def _set_aside(self, number: int, raw: bytes, refused: str) -> None:
+        """A buffered Command that the authority did not take is kept for audit, with the reason."""
+        self._hands.stale.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = f"command-{self._clock.now().whole_microseconds()}-{number}.json"
+        (self._hands.stale / name).write_bytes(msgspec.json.encode({"refused": refused, "command": msgspec.Raw(raw)}))
+
+    async def _send(self, effect: Send) -> None:
+        try:
+            receipt = await self.client.send(
+                effect.kind,
+                effect.payload,
+                group_id=effect.group_id,
+                work_item_id=effect.work_item_id,
+                expected_revision=effect.expected_revision,
+                action_id=effect.action_id,
+                correlation_id=effect.correlation_id,
+                extensions=effect.extensions,
+            )
+        except MissionWeaveError as error:
+            self.engine.refused(effect.ticket, error)
+        else:
+            self.engine.answered(effect.ticket, receipt)
+        self._wake.set()
