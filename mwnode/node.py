@@ -191,7 +191,8 @@ class Node:
             else:
                 self._committer.submit(verdict, reply)
 
-        self._verifier.submit(Submission(raw, deliver))
+        if not self._verifier.submit(Submission(raw, deliver)):
+            reply(Rejection(ErrorCode.INTERNAL_ERROR, "the node is closing; send it again later", "R-19-35"))
 
     def open_session(self, agent_id: str, key_id: str) -> Future[SessionGrant | Rejection]:
         """Issue the Agent's next Session Epoch by a signed Command of the authority service."""

@@ -47,14 +47,15 @@ class Verifier:
         """How many Commands wait."""
         return len(self._pending)
 
-    def submit(self, submission: Submission) -> None:
-        """Queue one Command. Raises RuntimeError once closed."""
+    def submit(self, submission: Submission) -> bool:
+        """Queue one Command; False once closed, when it was not taken."""
         with self._wake:
             if self._closed:
-                raise RuntimeError("the verifier is closed")
+                return False
             self._pending.append(submission)
             if len(self._pending) == 1:
                 self._wake.notify()
+            return True
 
     def close(self) -> None:
         """Verify what is queued, then end the thread."""

@@ -10,6 +10,7 @@ import click
 from mwnode.bench import embedded, parts, sockets
 from mwnode.bench.report import Result, this_machine
 from mwnode.cli.output import emit, table
+from mwnode.cli.target import Target, at_home
 
 NAMES = ("append", "replay", "verify", "fanout", "dedup", "artifacts", "scheduler")
 
@@ -18,9 +19,9 @@ NAMES = ("append", "replay", "verify", "fanout", "dedup", "artifacts", "schedule
 @click.argument("name", type=click.Choice(NAMES), required=False)
 @click.option("--count", type=click.IntRange(min=100), help="How many Commands, Events or MiB; each has its default.")
 @click.option("--embedded", "in_process", is_flag=True, help="append: in process, and the cost in a long Group.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def bench(name: str | None, count: int | None, in_process: bool, as_json: bool) -> None:
-    """Measure one path, or all of them.
+@at_home
+def bench(target: Target, name: str | None, count: int | None, in_process: bool) -> None:
+    """Measure one path, or all of them, each on a HOME of its own that is removed afterwards.
 
     Rates and times depend on the machine; the ratio says how near to the floor the node comes: to the signatures
     alone for Commands, to the bare library or file for the rest. The bench states its own policy.
@@ -31,7 +32,7 @@ def bench(name: str | None, count: int | None, in_process: bool, as_json: bool) 
             results += _measure(chosen, Path(directory), count, in_process)
     document = {"machine": this_machine(), "results": results}
     rows = [[each.name, each.value, each.unit, each.floor, each.ratio] for each in results]
-    emit(as_json, document, table(["what", "value", "unit", "floor", "ratio"], rows))
+    emit(target.as_json, document, table(["what", "value", "unit", "floor", "ratio"], rows))
 
 
 def _measure(name: str, directory: Path, count: int | None, in_process: bool) -> list[Result]:
