@@ -250,7 +250,7 @@ class MissionEngine:
         length = (ends - begun) // 1_000_000
         if always or self.clock.now().whole_microseconds() - begun >= (ends - begun) / 3:
             payload = MissionRenewCoordinator(lease_seconds=max(length, 300))
-            self.send("renew", "mission.renew_coordinator", payload)
+            self.send("renew", "mission.renew_coordinator", payload, revision=self.board.revision)
 
     def _reconciled(self) -> bool:
         """A replacement looks at everything before it assigns anything (R-7.2-11)."""

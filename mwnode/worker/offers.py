@@ -140,6 +140,19 @@ class Offers:
             last_calculated_at=now.text(),
         )
 
+    def running_estimate(self, view: WorkView, elapsed: float) -> ScheduleEstimate:
+        """When a WorkItem that has run for ``elapsed`` seconds will be done, in the same coarse steps."""
+        engine = self.engine
+        now = engine.clock.now()
+        left = max(0.0, engine.run_seconds(view) - elapsed)
+        return ScheduleEstimate(
+            estimated_start=now.plus(-int(elapsed)).text(),
+            estimated_completion=now.plus(_steps_up(left)).text(),
+            confidence=0.8,
+            capacity_status="available" if engine.scheduler.free_slots else "constrained",
+            last_calculated_at=now.text(),
+        )
+
     def _ask(self, view: WorkView, question: Question) -> None:
         """Raise an essential ambiguity in the WorkItem's Conversation, instead of accepting (R-10.1-19)."""
         engine = self.engine

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from mwnode.client.fold import WorkView
 from mwnode.protocol.commands import (
     EXT,
@@ -22,10 +24,13 @@ from mwnode.protocol.commands import (
     WorkFail,
     WorkSubmit,
 )
+from mwnode.protocol.documents import ScheduleEstimate
 from mwnode.protocol.errors import MissionWeaveError
 from mwnode.protocol.events import ResourceUsageRecorded
+from mwnode.protocol.instants import parse
 from mwnode.worker.effects import Output
 from mwnode.worker.jobs import Blocked, Failed, Finished, Job, Outcome, Phase
+from mwnode.worker.offers import ESTIMATE_STEP_SECONDS
 
 if TYPE_CHECKING:
     from mwnode.worker.engine import WorkerEngine
@@ -113,8 +118,9 @@ class Steps:
         view = engine.view(job)
         if view.state != "active":
             return
-        if now >= job.hold.renew_at or self._progress_due(job, now):
-            self._send(job, view, "renew", (RENEW, self._renewal(job)))
+        estimate = self._new_estimate(job, view, now)
+        if now >= job.hold.renew_at or self._progress_due(job, now) or estimate is not None:
+            self._send(job, view, "renew", (RENEW, self._renewal(job, estimate)))
             job.progress, job.progress_sent_at = None, now
             return
         if job.alive and not job.meter.refused and now - job.usage_sent_at >= engine.settings.usage_seconds:
@@ -135,6 +141,17 @@ class Steps:
         due = now - job.progress_sent_at >= self.engine.settings.progress_seconds
         return job.progress is not None and due and job.phase in (Phase.RUNNING, Phase.STOPPING)
 
+    def _new_estimate(self, job: Job, view: WorkView, now: float) -> ScheduleEstimate | None:
+        """An estimate, once the one that is published has become materially wrong (R-11.2-01)."""
+        if job.phase is not Phase.RUNNING or now - job.launched_at < self.engine.settings.progress_seconds:
+            return None
+        published = view.item.schedule_estimate
+        estimate = self.engine.offers.running_estimate(view, max(0.0, now - job.launched_at))
+        if published is UNSET:
+            return estimate
+        wrong_by = parse(estimate.estimated_completion).seconds - parse(published.estimated_completion).seconds
+        return estimate if abs(wrong_by) > ESTIMATE_STEP_SECONDS else None
+
     def _send(self, job: Job, view: WorkView, step: str, built: tuple[str, Payload]) -> None:
         job.in_flight = step
         # A renewal must not lose against another change of the item: it compares nothing.
@@ -146,13 +163,14 @@ class Steps:
         assert job.hold is not None, "steps are sent under a lease"
         return job.hold.lease_id
 
-    def _renewal(self, job: Job) -> ExecutionLeaseRenew:
+    def _renewal(self, job: Job, estimate: ScheduleEstimate | None) -> ExecutionLeaseRenew:
         return ExecutionLeaseRenew(
             work_item_id=job.work_item_id,
             ownership_epoch=job.epoch,
             execution_lease_id=self._lease_id(job),
             lease_seconds=self.engine.settings.execution_lease_seconds,
             progress=job.progress,
+            schedule_estimate=estimate,
         )
 
     def _publish(self, job: Job, view: WorkView) -> tuple[str, Payload] | None:

@@ -16,14 +16,7 @@ from msgspec import UNSET
 import mwnode
 from mwnode.client import Client, ClientError
 from mwnode.client.http import segment
-from mwnode.protocol.documents import (
-    AgentCard,
-    CapabilityAvailability,
-    CapabilityRef,
-    Capacity,
-    Event,
-    PresenceRecord,
-)
+from mwnode.protocol.documents import AgentCard, CapabilityRef, Event
 from mwnode.protocol.errors import MissionWeaveError
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.system import OsEntropy, SystemClock
@@ -49,12 +42,12 @@ from mwnode.worker.hands import Hands, Log
 from mwnode.worker.inbox import Inbox
 from mwnode.worker.memory import Buffered, GroupMemory, Memory
 from mwnode.worker.papers import Papers
+from mwnode.worker.presence import presence
 from mwnode.worker.settings import WorkerSettings
 
 TICK_SECONDS = 0.1
 LOOK_SECONDS = 5.0
 """How often the list of Missions is read, beside the notices that come by themselves."""
-PRESENCE_SECONDS = 60
 
 
 class WorkerError(Exception):
@@ -125,7 +118,7 @@ class Worker:
         self._online = self.client.connected
         if self._online:
             self.engine.connected()
-        self.client.present(self._presence)
+        self.client.present(lambda epoch: presence(self.engine, epoch))
         self._memory = Memory.open(root / "worker.mdb", f"{self.key.organization_id} {self.key.principal.id}")
         self._restore()
         self._note("working", {"agentId": self.key.principal.id, "slots": slots, "directory": str(root)})
@@ -295,30 +288,6 @@ class Worker:
             self.engine.event(due)
         self._changed.add(group_id)
         self._caught_up(group_id)
-
-    def _presence(self, session_epoch: int) -> PresenceRecord:
-        """What may be known of this Worker: slots and capabilities, nothing of any Group (R-6.2-05)."""
-        card = self._card
-        assert card is not None, "the card is read before Presence is offered"
-        engine = self.engine
-        slots, running = engine.settings.scheduling.slots, engine.scheduler.running
-        now = self._clock.now()
-        return PresenceRecord(
-            agent_id=self.key.principal.id,
-            session_epoch=session_epoch,
-            status="draining" if engine.draining else "busy" if running >= slots else "online",
-            capacity=Capacity(
-                max_slots=slots,
-                active_slots=running,
-                available_slots=max(0, slots - running),
-                queued_items=engine.scheduler.queued,
-            ),
-            capability_availability=tuple(
-                CapabilityAvailability(capability=one, status="available") for one in engine.capabilities
-            ),
-            last_heartbeat=now.text(),
-            expires_at=now.plus(PRESENCE_SECONDS).text(),
-        )
 
     # --- effects ------------------------------------------------------------------------------------------------------
 

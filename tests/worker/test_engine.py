@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
 import pytest
 
-from mwnode.protocol.documents import CapabilityRef
+from mwnode.authority.state import AGENTS
+from mwnode.client.fold import WorkView
+from mwnode.protocol.documents import AgentCard, CapabilityRef, Extension
+from mwnode.protocol.instants import parse
 from mwnode.testing import Harness
 from mwnode.worker import scheduler
+from mwnode.worker.admission import Decline, consider
 from mwnode.worker.effects import Assignment
+from mwnode.worker.presence import presence
 from tests.worker.desk import CHECKED, Desk, Run, desk
 
 CITING = (
@@ -623,3 +629,147 @@ def test_a_long_queue_keeps_its_ownership(mwnode: Harness) -> None:
     worker.end(worker.launched[0].run_id, 0)
     worker.step()
     assert second.state == "active"
+
+
+@pytest.mark.req("R-11.2-01", "R-11.2-02")
+def test_estimates_are_published_at_acceptance_and_when_they_become_wrong(mwnode: Harness) -> None:
+    other = mwnode.mission()
+    for number in range(3):
+        work = other.authorize(**CHECKED, goal=f"somebody else's {number}")
+        work.offer(mwnode.workers[0])
+    worker = desk(mwnode, behave=never, run_seconds=400.0).step()
+    mission = mwnode.mission()
+    work = mission.authorize(**CHECKED)
+    work.offer(mwnode.workers[0])
+    worker.step()
+    first = work.row.item.schedule_estimate
+    assert first.capacity_status == "queued"
+    for _ in range(3):
+        running = [run for run in worker.launched if run.work_item_id in worker.engine.jobs]
+        worker.end(running[-1].run_id, 0)
+        worker.step()
+    worker.pass_time(3)
+    assert work.state == "active"
+    second = work.row.item.schedule_estimate
+    assert second.last_calculated_at >= first.last_calculated_at
+    assert second.estimated_completion < first.estimated_completion, "it comes up sooner than was told"
+    published = [
+        event["payload"]["scheduleEstimate"] for event in mission.events() if "scheduleEstimate" in event["payload"]
+    ]
+    assert len(published) == 2
+    for estimate in published:
+        assert set(estimate) == {
+            "estimatedStart",
+            "estimatedCompletion",
+            "confidence",
+            "capacityStatus",
+            "lastCalculatedAt",
+        }
+    text = str(mission.events())
+    assert other.group_id not in text
+    assert other.mission_id not in text
+    # Coarse steps: three items ahead and one ahead would be told the same way as two.
+    start = parse(first.estimated_start).seconds - parse(first.last_calculated_at).seconds
+    assert start % 300 == 0
+
+
+@pytest.mark.req("R-11.1-13", "R-6.2-05")
+def test_presence_tells_slots_and_nothing_of_any_group(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    works = [mission.authorize(**CHECKED, goal=f"{number}") for number in range(3)]
+    worker = desk(mwnode, behave=never, scheduling=scheduler.Settings(slots=2)).step()
+    assert presence(worker.engine, 1).status == "online"
+    for work in works:
+        work.offer(mwnode.workers[0])
+    worker.step()
+    full = presence(worker.engine, 1)
+    assert (full.status, full.capacity.active_slots, full.capacity.available_slots) == ("busy", 2, 0)
+    assert full.capacity.queued_items == 1
+    text = msgspec.json.encode(full).decode()
+    for secret in (mission.group_id, mission.mission_id, *(work.work_item_id for work in works)):
+        assert secret not in text
+    worker.end(worker.launched[0].run_id, 0)
+    worker.engine.tick()
+    worker.step()
+    worker.end(worker.launched[1].run_id, 0)
+    worker.step()
+    assert presence(worker.engine, 1).capacity.active_slots == 1
+    card = msgspec.to_builtins(_card(mwnode))
+    del card["maxConcurrency"]
+    with pytest.raises(msgspec.ValidationError, match="maxConcurrency"):
+        msgspec.convert(card, AgentCard)
+
+
+def _card(mwnode: Harness) -> AgentCard:
+    with mwnode.node.read() as view:
+        row = view.get(AGENTS, mwnode.workers[0].id)
+    assert row is not None
+    return row.card
+
+
+@pytest.mark.req("R-11.1-17")
+def test_one_slots_budget_is_not_anothers(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    works = [mission.authorize(**CHECKED, goal=f"{number}", budget={"toolCallLimit": 5}) for number in range(2)]
+    for work in works:
+        work.offer(mwnode.workers[0])
+    worker = desk(mwnode, behave=never, scheduling=scheduler.Settings(slots=2)).step()
+    worker.engine.runs.reported(worker.launched[0].run_id, {"usage": {"toolCalls": 6}})
+    worker.engine.runs.reported(worker.launched[1].run_id, {"usage": {"toolCalls": 5}})
+    worker.step()
+    assert sorted(work.state for work in works) == ["active", "blocked"]
+    assert len({launch.idempotency_key for launch in worker.launched}) == 2
+
+
+@pytest.mark.req("R-16-63")
+def test_an_event_that_is_delivered_twice_has_one_effect(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    work = mission.authorize(**CHECKED)
+    work.offer(mwnode.workers[0])
+    worker = desk(mwnode, behave=never).step()
+    for _ in range(2):
+        worker.at[mission.group_id] = 0
+        worker.step()
+    assert len(worker.launched) == 1
+    assert worker.kinds().count("work.accept_offer") == 1
+    assert worker.kinds().count("work.start") == 1
+
+
+@pytest.mark.req("R-18-05")
+@pytest.mark.parametrize("critical, accepted", [(True, False), (False, True)])
+def test_work_under_an_unknown_critical_extension_is_declined(mwnode: Harness, critical: bool, accepted: bool) -> None:
+    mission = mwnode.mission()
+    work = mission.authorize(**CHECKED)
+    worker = desk(mwnode)
+    extensions = {"urn:example:unknown": Extension(version="1.0.0", critical=critical, data={})}
+    contract = msgspec.structs.replace(work.row.item.contract, extensions=extensions)
+    view = WorkView(item=msgspec.structs.replace(work.row.item, contract=contract))
+    worker.engine.join(mission.group_id, mission.mission_id, ())
+    verdict = consider(view, worker.engine.offers.situation(view))
+    assert (verdict is None) is accepted
+    if not accepted:
+        assert verdict == Decline("other", "the critical extension urn:example:unknown is not known here")
+
+
+@pytest.mark.req("R-15.1-11")
+def test_commands_on_a_work_item_state_its_revision(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    line = {"blocked": {"reason": "r", "requiredResolution": "q"}}
+    runs = iter([Run(), Run(status=3), Run(status=None, lines=(line,)), Run(status=None)])
+    worker = desk(mwnode, behave=lambda assignment: next(runs))
+    for number in range(4):
+        work = mission.authorize(**CHECKED, goal=f"{number}")
+        work.offer(mwnode.workers[0])
+        worker.step()
+    worker.engine.shut_down()
+    worker.step()
+    stated = {effect.kind: effect.expected_revision for effect in worker.sent if effect.kind.startswith("work.")}
+    assert set(stated) == {
+        "work.accept_offer",
+        "work.start",
+        "work.submit",
+        "work.fail",
+        "work.block",
+        "work.checkpoint",
+    }
+    assert None not in stated.values()
