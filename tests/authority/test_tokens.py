@@ -120,7 +120,10 @@ def test_who_gets_no_token() -> None:
     assert code(scene, item, resources=foreign) is ErrorCode.AUTH_FORBIDDEN
     wider = [{"resource": RESOURCE, "operations": ["read", "production.deploy"]}]
     assert code(scene, item, resources=wider) is ErrorCode.AUTH_FORBIDDEN
-    scene.advance(300)
+    # From the very instant the lease ends, whether or not the timer has looked.
+    scene.advance(300, timers=False)
+    assert code(scene, item) is ErrorCode.WORK_LEASE_EXPIRED
+    scene.run_timers()
     assert code(scene, item) is ErrorCode.WORK_LEASE_EXPIRED
 
 
