@@ -643,3 +643,31 @@ def test_correlation_ids_order_nothing() -> None:
             scene.ok(scene.coordinator, "work.authorize", payload, correlationId=f"urn:example:correlation:{name}")
         logs.append([(event.sequence, event.work_item_id) for event in scene.events if event.group_id == GROUP])
     assert logs[0] == logs[1]
+
+
+@pytest.mark.req("R-14-07")
+def test_work_inside_a_child_needs_no_more_than_its_parent_item() -> None:
+    scene = Scene(workers=("anna",))
+    parent = scene.authorize("parent")
+    group, mission = "urn:example:group:child", "urn:example:mission:child"
+    child = {
+        **scene.mission_payload(mission, group),
+        "parentWorkItemId": parent,
+        "coordinatorAgentId": scene.workers["anna"].id,
+        "deadline": later(scene, 86_400),
+        "budget": {"wallClockSecondsLimit": 10},
+        "permissions": [],
+        "approvalPolicy": {"finalHumanApproval": False, "highRiskExecutionApproval": True},
+    }
+    scene.ok(scene.coordinator, "mission.create_child", child)
+    own = {"deadline": later(scene, 3600), "budget": {"wallClockSecondsLimit": 1}}
+    for capability, code in (
+        ({"id": "example.other", "version": "1.0.0"}, "AUTH_FORBIDDEN"),
+        ({"id": "example.build", "version": "1.3.0"}, "AUTH_FORBIDDEN"),
+        ({"id": "example.build", "version": "1.1.0"}, "accepted"),
+    ):
+        payload = {
+            "workItemId": work_id("inside"),
+            "contract": scene.contract(**own, requiredCapabilities=[capability]),
+        }
+        assert scene.code(scene.workers["anna"], "work.authorize", payload, groupId=group) == code
