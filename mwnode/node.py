@@ -31,6 +31,7 @@ from mwnode.store.artifacts import Artifacts
 from mwnode.store.commit import Accepted, CommittedEvent, Committer, Outcome
 from mwnode.store.environment import LmdbStore
 from mwnode.store.port import AuditRow, ReadTransaction, WriteTransaction
+from mwnode.store.snapshots import Snapshots, with_uploaded
 from mwnode.system import OsEntropy, SystemClock
 from mwnode.tokens import NodeTokens
 from mwnode.trust.keys import SigningKey
@@ -81,6 +82,7 @@ class Node:
             on_registry=self._replace_registry,
         )
         self._artifacts = Artifacts(store, self._committer, home.limits)
+        self._snapshots = Snapshots(store, self._committer, authority_key, clock, entropy)
         self._verifier = Verifier(lambda: self._registry)
         self._closed = False
 
@@ -189,7 +191,7 @@ class Node:
             if refusal is not None:
                 reply(refusal)
             else:
-                self._committer.submit(verdict, reply)
+                self._committer.submit(with_uploaded(verdict, self._artifacts, self._registry), reply)
 
         if not self._verifier.submit(Submission(raw, deliver)):
             reply(Rejection(ErrorCode.INTERNAL_ERROR, "the node is closing; send it again later", "R-19-35"))
@@ -215,6 +217,10 @@ class Node:
 
         self.submit(raw, EMBEDDED, reply)
         return answer
+
+    def snapshots(self, group_id: str) -> list[bytes]:
+        """The Group's signed snapshots as canonical bytes, oldest first; see ``Snapshots.of``."""
+        return self._snapshots.of(group_id)
 
     def read(self) -> AbstractContextManager[ReadTransaction]:
         """A snapshot of the store, for a short while."""

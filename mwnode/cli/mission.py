@@ -11,7 +11,7 @@ import click
 from mwnode.cli.compose import new_id, now, principal
 from mwnode.cli.exits import REFUSED, Failure
 from mwnode.cli.follow import follow
-from mwnode.cli.missions import TERMINAL, act, find_mission, missions, submission_of
+from mwnode.cli.missions import TERMINAL, act, archive_group, find_mission, missions, submission_of
 from mwnode.cli.output import emit, facts, line, table
 from mwnode.cli.principals import identifier
 from mwnode.cli.reach import reach
@@ -189,6 +189,28 @@ def replace_coordinator(target: Target, name: str, agent: str) -> None:
         payload = {"coordinatorAgentId": _agent_id(target, agent)}
         receipt = act(node, key, view, "mission.assign_coordinator", payload)
     _told(target, view, receipt)
+
+
+@mission.command()
+@click.argument("name", metavar="ID")
+@at_node
+def archive(target: Target, name: str) -> None:
+    """Archive the Group of an ended Mission under its signed snapshot, as the Organization. It stays readable."""
+    with reach(target, target.key("organization")) as node:
+        view = find_mission(node, name)
+        events = archive_group(node, view)
+    made = next(event["payload"] for event in events if event["kind"] == "group.snapshot.created")
+    archived = next(event["payload"] for event in events if event["kind"] == "group.archived")
+    document = {
+        "missionId": view["mission"]["missionId"],
+        "groupId": view["mission"]["groupId"],
+        "archivedAt": archived["archivedAt"],
+        "snapshotId": made["snapshotId"],
+        "throughSequence": made["throughSequence"],
+        "snapshotHash": made["snapshotHash"],
+        "stateHash": made["stateHash"],
+    }
+    emit(target.as_json, document, facts(document))
 
 
 def read_plan(path: Path) -> Plan:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from mwnode.cli.compose import principal
 from mwnode.cli.exits import Failure
 from mwnode.cli.reach import Reach, at
 from mwnode.narrative import mission_title, work_item_name
+from mwnode.protocol import jcs
+from mwnode.protocol.commands import EXT
+from mwnode.protocol.errors import InvalidCommand, RevisionConflict
+from mwnode.protocol.limits import FRAME_BYTES
 from mwnode.trust.keys import SigningKey
 
 PAGE = 1000
+ARCHIVE = f"{EXT}.core.group_archive"
+ARCHIVE_ATTEMPTS = 3
 TERMINAL = frozenset({"approved", "cancelled", "failed"})
 
 
@@ -77,6 +85,42 @@ def events_of(node: Reach, group_id: str, after: int = 0) -> Iterator[dict[str, 
         if len(page) < PAGE:
             return
         after = page[-1]["sequence"]
+
+
+def archive_group(node: Reach, view: dict[str, Any]) -> list[dict[str, Any]]:
+    """Archive the Group of an ended Mission under the snapshot that the node signs for it; the Events.
+
+    A snapshot too large for a Command is uploaded and named by its hash (decision F5). When the Group moves on between
+    the snapshot and the Command, the next snapshot is taken. Failure when the Mission goes on or is archived already.
+    """
+    mission, group_id = view["mission"], view["mission"]["groupId"]
+    if view["group"]["state"] == "archived":
+        raise Failure(f"{group_id} is archived already, since {view['group']['archivedAt']}")
+    if mission["state"] not in TERMINAL:
+        raise Failure(f"{mission['missionId']} is {mission['state']}: only the Group of an ended Mission is archived")
+    attempts_left = ARCHIVE_ATTEMPTS
+    while True:
+        snapshot = node.get(at("groups", group_id, "snapshots"))["snapshots"][-1]
+        payload = _archive_payload(node, snapshot)
+        try:
+            events: list[dict[str, Any]] = node.send(ARCHIVE, payload, group_id=group_id)["events"]
+        except (RevisionConflict, InvalidCommand):
+            # An Event or an entry of the policy log came between.
+            attempts_left -= 1
+            if not attempts_left:
+                raise
+        else:
+            return events
+
+
+def _archive_payload(node: Reach, snapshot: dict[str, Any]) -> dict[str, Any]:
+    encoded = jcs.canonical(snapshot)
+    if len(encoded) <= FRAME_BYTES // 2:
+        return {"snapshot": snapshot}
+    with tempfile.TemporaryDirectory(prefix="mwnode-archive-") as directory:
+        file = Path(directory) / "snapshot.json"
+        file.write_bytes(encoded)
+        return {"snapshotHash": node.put_artifact(file)["contentHash"]}
 
 
 def submission_of(node: Reach, view: dict[str, Any]) -> dict[str, Any]:

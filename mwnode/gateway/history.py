@@ -11,7 +11,7 @@ from aiohttp import web
 
 from mwnode.authority import views
 from mwnode.authority.access import Sight, may_fetch_cited, may_fetch_package, sight_of
-from mwnode.authority.state import CONTEXTS
+from mwnode.authority.state import CONTEXTS, GROUPS
 from mwnode.gateway.access import Rooms, conversation_of, rooms_of, shows
 from mwnode.gateway.web import NOT_FOUND, Refusal, Web, json_response, number, raw_json, refuse
 from mwnode.protocol import strict_json
@@ -229,6 +229,25 @@ class History:
             return view.policy_log(group_id, after, limit)
 
         return json_response({"entries": await self._web.read(read)})
+
+    async def snapshots(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v0.1/groups/{id}/snapshots``: once the Mission has ended, one signed snapshot: at the head and ready
+        to be archived, or the one that the Group was archived under (R-7.4-02, decisions B3, F28).
+
+        Every reader may have to go on from the archived one; the other holds the policy log, like the page above.
+        """
+        principal = self._web.bearer(request).principal
+        group_id = request.match_info["group_id"]
+
+        def read(view: ReadTransaction) -> bool:
+            group = view.get(GROUPS, group_id)
+            archived = group is not None and group.group.state == "archived"
+            return self._web.sight(view, group_id, principal).whole or archived
+
+        if not await self._web.read(read):
+            raise refuse(ErrorCode.AUTH_FORBIDDEN, "only who may inspect the Mission has a snapshot made of it")
+        found = await self._web.in_thread(lambda: self._web.authority.snapshots(group_id))
+        return raw_json(b'{"snapshots":[%b]}' % b",".join(found))
 
     async def context_package(self, request: web.Request) -> web.StreamResponse:
         """``GET /v0.1/context-packages/{id}``: the signed package, for whom it is meant (decision A4, R-8-14)."""

@@ -232,6 +232,7 @@ def add_routes(app: web.Application, hub: Hub, metrics: Metrics) -> None:
         ("GET", "/v0.1/groups/{group_id}/events", history.events),
         ("GET", "/v0.1/groups/{group_id}/events/{sequence}", history.event),
         ("GET", "/v0.1/groups/{group_id}/policy-log", history.policy_log),
+        ("GET", "/v0.1/groups/{group_id}/snapshots", history.snapshots),
         ("GET", "/v0.1/organization/events", history.organization_events),
         ("GET", "/v0.1/context-packages/{package_id}", history.context_package),
         ("PUT", "/v0.1/artifacts", artifacts.put),

@@ -91,6 +91,11 @@ class LmdbWriting(RowWriting, LmdbReading):
             self.pages.put("documents", key, content)
         return f"sha256:{key.hex()}"
 
+    def drop_document(self, content_hash: str) -> None:
+        key = hash_bytes(content_hash)
+        if key is not None:
+            self.pages.delete("documents", key)
+
     def put_meta(self, name: str, value: bytes) -> None:
         self.pages.put("meta", name.encode(), value)
 

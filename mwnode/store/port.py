@@ -215,6 +215,9 @@ class WriteTransaction(ReadTransaction, Protocol):
     def put_document(self, content: bytes) -> str:
         """Keep a small document; its ``sha256:`` hash."""
 
+    def drop_document(self, content_hash: str) -> None:
+        """Forget a small document that nothing names any more."""
+
     def put_cursor(self, agent_id: str, group_id: str, sequence: int) -> None:
         """Move a Cursor forward; a lower value is ignored (decision A10). Deletes no history (R-16-05)."""
 

@@ -220,6 +220,9 @@ class MemoryTransaction:
         self.state.documents[content_hash] = content
         return content_hash
 
+    def drop_document(self, content_hash: str) -> None:
+        self.state.documents.pop(content_hash, None)
+
     def document(self, content_hash: str) -> bytes | None:
         return self.state.documents.get(content_hash)
 

@@ -515,6 +515,9 @@ def test_documents_are_named_by_their_content(store: Store) -> None:
         assert view.document(content_hash) == b"a document"
         assert view.document(f"sha256:{'0' * 64}") is None
         assert view.document("no hash at all") is None
+    store.write(lambda txn: [txn.drop_document(named) for named in (content_hash, content_hash, "no hash at all")])
+    with store.read() as view:
+        assert view.document(content_hash) is None
 
 
 def test_protected_diagnostics_keep_stage_and_reason(store: Store) -> None:
