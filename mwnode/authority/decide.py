@@ -8,32 +8,12 @@ Epoch, state, object-bound authority, lease, expected revision, policy and budge
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from msgspec import UNSET
 
-from mwnode.authority import (
-    archival,
-    artifacts,
-    cooperation,
-    coordination,
-    delegation,
-    endings,
-    execution,
-    founding,
-    leases,
-    lineage,
-    membership,
-    messages,
-    mission,
-    offers,
-    offline,
-    organization,
-    packages,
-    results,
-    work_item,
-)
+from mwnode.authority import cooperation, leases, membership, offline
+from mwnode.authority.aggregates import DECIDERS
 from mwnode.authority.case import Case, Context, Refused, refuse
 from mwnode.authority.request import Decision, Request
 from mwnode.authority.secrets import token_shaped
@@ -59,34 +39,6 @@ from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.identifiers import CORE_EXTENSION, OFFLINE_EXTENSION
 from mwnode.protocol.instants import Instant
 from mwnode.trust.verification import Failure
-
-Decider = Callable[[Case], None]
-
-_MODULES = (
-    archival,
-    artifacts,
-    cooperation,
-    coordination,
-    delegation,
-    endings,
-    execution,
-    founding,
-    lineage,
-    membership,
-    messages,
-    mission,
-    offers,
-    organization,
-    packages,
-    results,
-    work_item,
-)
-DECIDERS: dict[str, Decider] = {}
-for _module in _MODULES:
-    for _kind, _decider in _module.DECIDERS.items():
-        if _kind in DECIDERS:
-            raise RuntimeError(f"two modules decide {_kind}")
-        DECIDERS[_kind] = _decider
 
 
 def decide(view: View, request: Request, context: Context) -> Decision | Rejection:

@@ -2,63 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 from msgspec import UNSET
 
-from mwnode.authority import (
-    archival,
-    artifacts,
-    cooperation,
-    coordination,
-    delegation,
-    endings,
-    execution,
-    founding,
-    lineage,
-    membership,
-    messages,
-    mission,
-    offers,
-    organization,
-    packages,
-    results,
-    work_item,
-)
+from mwnode.authority import archival, cooperation
+from mwnode.authority.aggregates import EVOLVERS
 from mwnode.authority.request import EventFact
 from mwnode.authority.view import Overlay
 from mwnode.protocol.commands import Payload
 from mwnode.protocol.documents import Event
 from mwnode.protocol.events import EVENT_PAYLOADS
-
-Evolver = Callable[[Overlay, EventFact], None]
-
-_MODULES = (
-    archival,
-    artifacts,
-    cooperation,
-    coordination,
-    delegation,
-    endings,
-    execution,
-    founding,
-    lineage,
-    membership,
-    messages,
-    mission,
-    offers,
-    organization,
-    packages,
-    results,
-    work_item,
-)
-EVOLVERS: dict[str, Evolver] = {}
-for _module in _MODULES:
-    for _kind, _evolver in _module.EVOLVERS.items():
-        if _kind in EVOLVERS:
-            raise RuntimeError(f"two modules fold {_kind}")
-        EVOLVERS[_kind] = _evolver
 
 
 def evolve(view: Overlay, fact: EventFact) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mwnode.authority.case import Refused
-from mwnode.authority.decide import DECIDERS
+from mwnode.authority.aggregates import DECIDERS
 from mwnode.authority.standing import MAY_SEND
 from mwnode.authority.table import (
     MISSION,
