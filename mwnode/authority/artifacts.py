@@ -7,7 +7,6 @@ from typing import NoReturn
 
 from msgspec import UNSET, structs
 
-from mwnode.authority.capabilities import covers
 from mwnode.authority.case import Case, refuse
 from mwnode.authority.item_fold import find, fold
 from mwnode.authority.items import emit, hold, hold_execution, item_in_group
@@ -27,6 +26,7 @@ from mwnode.authority.state import (
 )
 from mwnode.authority.table import admit_mission
 from mwnode.authority.view import Overlay, View
+from mwnode.protocol.capabilities import covers
 from mwnode.protocol.commands import CORE, ArtifactForward, ArtifactPublish, KnowledgePublish
 from mwnode.protocol.documents import Artifact, Cause, Classification, Owner
 from mwnode.protocol.errors import ErrorCode

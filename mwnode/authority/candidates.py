@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from mwnode.authority.capabilities import covers, satisfies
 from mwnode.authority.case import Case, refuse
 from mwnode.authority.items import as_agent
 from mwnode.authority.state import AGENTS, AgentRow
+from mwnode.protocol.capabilities import covers, satisfies
 from mwnode.protocol.documents import CapabilityRef, Membership, WorkContract
 from mwnode.protocol.errors import ErrorCode
 

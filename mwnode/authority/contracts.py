@@ -12,11 +12,12 @@ from typing import NoReturn
 import msgspec
 from msgspec import UNSET
 
-from mwnode.authority import budget, capabilities
+from mwnode.authority import budget
 from mwnode.authority.case import Case, refuse
 from mwnode.authority.permissions import first_excess
 from mwnode.authority.state import CONTENTS, WORK_ITEMS, MissionRow, WorkItemRow
 from mwnode.authority.view import View
+from mwnode.protocol.capabilities import covers
 from mwnode.protocol.documents import WorkContract
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.instants import parse
@@ -113,7 +114,7 @@ def _check_child_capabilities(case: Case, contract: WorkContract, mission_row: M
         return
     held = row.item.contract.required_capabilities
     for required in contract.required_capabilities:
-        if not capabilities.covers(held, (required,)):
+        if not covers(held, (required,)):
             refuse(
                 ErrorCode.AUTH_FORBIDDEN,
                 f"the parent WorkItem does not cover capability {required.id} {required.version}",

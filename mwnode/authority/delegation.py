@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from msgspec import UNSET, structs
 
-from mwnode.authority import budget, capabilities
+from mwnode.authority import budget
 from mwnode.authority.case import Case, refuse
 from mwnode.authority.cooperation import pass_limit
 from mwnode.authority.membership import place
@@ -18,6 +18,7 @@ from mwnode.authority.request import EventFact
 from mwnode.authority.state import AGENTS, GRANTS, WORK_ITEMS, GrantRow, WorkItemRow
 from mwnode.authority.table import admit_mission
 from mwnode.authority.view import Overlay
+from mwnode.protocol.capabilities import satisfies
 from mwnode.protocol.commands import MembershipGrantDelegation
 from mwnode.protocol.documents import Actor, AgentActor, DelegationGrant, WorkContract, require_full_budget
 from mwnode.protocol.errors import ErrorCode
@@ -158,7 +159,7 @@ def check_use(
     if item is not None and item.delegation_grant_id not in (None, grant_id):
         _forbid("the WorkItem belongs to another Delegation Grant", "R-9.1-24")
     for required in contract.required_capabilities:
-        if not any(capabilities.satisfies(required, allowed) for allowed in row.grant.allowed_capabilities):
+        if not any(satisfies(required, allowed) for allowed in row.grant.allowed_capabilities):
             _forbid(f"the Grant does not cover {required.id} {required.version}", "R-9.1-22")
     _check_sum(case, row, contract, item, parent_work_item_id)
     return row

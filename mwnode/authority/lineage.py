@@ -10,7 +10,6 @@ from collections.abc import Callable
 from msgspec import UNSET, UnsetType, structs
 
 from mwnode.authority import budget
-from mwnode.authority.capabilities import satisfies
 from mwnode.authority.case import Case, refuse
 from mwnode.authority.cooperation import pass_limit
 from mwnode.authority.endings import cancel_mission
@@ -22,6 +21,7 @@ from mwnode.authority.request import EventFact
 from mwnode.authority.state import CONTENTS, MISSIONS, WORK_ITEMS, MissionRow, WorkItemRow
 from mwnode.authority.table import MISSION_LIVE, admit_mission, admit_work_item
 from mwnode.authority.view import Overlay
+from mwnode.protocol.capabilities import satisfies
 from mwnode.protocol.commands import MissionCreateChild
 from mwnode.protocol.documents import (
     Approval,

@@ -8,7 +8,8 @@ from msgspec import UNSET, Struct
 
 from mwnode.client.fold import WorkView
 from mwnode.coordinator.board import Board
-from mwnode.protocol.documents import AgentCard, CapabilityRef, PresenceRecord, SelectionBasis, WorkContract
+from mwnode.protocol.capabilities import matches
+from mwnode.protocol.documents import AgentCard, PresenceRecord, SelectionBasis
 from mwnode.protocol.instants import Instant, parse
 
 RULES = ("capability-match", "card-active", "present-first", "free-slots-first", "least-loaded-first", "reliable-first")
@@ -26,28 +27,6 @@ class Ranked(Struct, frozen=True):
     basis: SelectionBasis
 
 
-def satisfying(card: AgentCard, wanted: CapabilityRef) -> CapabilityRef | None:
-    """The Card's capability that meets what is wanted: same id and major, at least the version (decision D9)."""
-    least = _version(wanted.version)
-    width = 1 if least[0] > 0 else 2
-    for own in card.capabilities:
-        version = _version(own.version)
-        if own.id == wanted.id and version[:width] == least[:width] and version >= least:
-            return CapabilityRef(id=own.id, version=own.version)
-    return None
-
-
-def _version(text: str) -> tuple[int, int, int]:
-    major, minor, patch = text.split("+")[0].split("-")[0].split(".")
-    return int(major), int(minor), int(patch)
-
-
-def matches(card: AgentCard, contract: WorkContract) -> tuple[CapabilityRef, ...] | None:
-    """The Card's capabilities that meet the contract's, or ``None`` when one is missing."""
-    found = [satisfying(card, wanted) for wanted in contract.required_capabilities]
-    return None if None in found else tuple(one for one in found if one is not None)
-
-
 def rank(
     board: Board, view: WorkView, candidates: Iterable[Candidate], now: Instant, *, excluded: Sequence[str] = ()
 ) -> list[Ranked]:
@@ -61,7 +40,7 @@ def rank(
     ranked = []
     for candidate in candidates:
         card = candidate.card
-        verified = matches(card, contract)
+        verified = matches(card.capabilities, contract.required_capabilities)
         outdated = card.valid_until is not UNSET and parse(card.valid_until) <= now
         if verified is None or card.status != "active" or outdated or card.agent_id in excluded:
             continue

@@ -5,12 +5,13 @@ The checks are a table: the first that fails names the structured reason of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import UNSET, Struct
 
 from mwnode.client.fold import WorkView
+from mwnode.protocol.capabilities import covers
 from mwnode.protocol.documents import CapabilityRef, DeclineReason, WorkContract
 from mwnode.protocol.identifiers import CORE_EXTENSION, OFFLINE_EXTENSION
 from mwnode.protocol.instants import Instant, parse
@@ -56,24 +57,9 @@ class Question(Struct, frozen=True):
     text: str
 
 
-def satisfies(offered: Iterable[CapabilityRef], wanted: CapabilityRef) -> bool:
-    """Same id, same major (below 1.0.0 same minor), at least the wanted version (decision D9)."""
-    least = _version(wanted.version)
-    width = 1 if least[0] > 0 else 2
-    return any(
-        own.id == wanted.id and _version(own.version)[:width] == least[:width] and _version(own.version) >= least
-        for own in offered
-    )
-
-
-def _version(text: str) -> tuple[int, int, int]:
-    major, minor, patch = text.split("+")[0].split("-")[0].split(".")
-    return int(major), int(minor), int(patch)
-
-
 def _capability(contract: WorkContract, here: Situation) -> str | None:
     for wanted in contract.required_capabilities:
-        if not satisfies(here.capabilities, wanted):
+        if not covers(here.capabilities, (wanted,)):
             return f"this Worker does not offer {wanted.id}@{wanted.version}"
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from mwnode.protocol.documents import CapabilityRef, CardCapability
@@ -35,3 +35,12 @@ def covers(held: Iterable[CapabilityRef | CardCapability], required: Iterable[Ca
     """Whether every required capability is satisfied by one that is held."""
     held = tuple(held)
     return all(any(satisfies(one, need) for one in held) for need in required)
+
+
+def matches(
+    held: Iterable[CapabilityRef | CardCapability], required: Sequence[CapabilityRef]
+) -> tuple[CapabilityRef, ...] | None:
+    """What is held for each required capability, in their order; ``None`` when one of them is not satisfied."""
+    held = tuple(held)
+    found = [next((one for one in held if satisfies(one, need)), None) for need in required]
+    return None if None in found else tuple(CapabilityRef(id=one.id, version=one.version) for one in found if one)
