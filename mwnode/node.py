@@ -32,6 +32,7 @@ from mwnode.store.commit import Accepted, CommittedEvent, Committer, Outcome
 from mwnode.store.environment import LmdbStore
 from mwnode.store.port import AuditRow, ReadTransaction, WriteTransaction
 from mwnode.store.snapshots import Snapshots, with_uploaded
+from mwnode.store.upkeep import Upkeep
 from mwnode.system import OsEntropy, SystemClock
 from mwnode.tokens import NodeTokens
 from mwnode.trust.keys import SigningKey
@@ -40,6 +41,8 @@ from mwnode.trust.verification import Failure
 from mwnode.verifier import Submission, Verifier
 
 T = TypeVar("T")
+UPKEEP_SECONDS = 1.0
+"""How often a node looks for what policy lets go."""
 EMBEDDED = Origin(transport="http")
 """Where Commands come from that are handed over in process: the signature is the credential (decision B7)."""
 
@@ -80,9 +83,17 @@ class Node:
             registry=registry,
             on_commit=self._publish,
             on_registry=self._replace_registry,
+            is_token=lambda text: self._tokens.claims(text) is not None,
         )
         self._artifacts = Artifacts(store, self._committer, home.limits)
         self._snapshots = Snapshots(store, self._committer, authority_key, clock, entropy)
+        self._upkeep = Upkeep(store, self._committer, lambda: self._policy, clock)
+        self._listeners.append(self._upkeep.note)
+        self._stop = threading.Event()
+        self._keeper: threading.Thread | None = None
+        if self._upkeep.needed:
+            self._keeper = threading.Thread(target=self._keep_up, name="mwnode-upkeep", daemon=True)
+            self._keeper.start()
         self._verifier = Verifier(lambda: self._registry)
         self._closed = False
 
@@ -133,6 +144,9 @@ class Node:
         if self._closed:
             return
         self._closed = True
+        self._stop.set()
+        if self._keeper is not None:
+            self._keeper.join()
         self._verifier.close()
         self._committer.close()
         self.store.close()
@@ -262,8 +276,13 @@ class Node:
     def run_timers(self) -> None:
         """Let the authority look at everything due by its clock, and wait for it. A system clock needs no call."""
         self._committer.run_timers()
+        self._upkeep.run()
 
     # --- inside ---
+
+    def _keep_up(self) -> None:
+        while not self._stop.wait(UPKEEP_SECONDS):
+            self._upkeep.run()
 
     def _bind_own_keys(self) -> None:
         """Bind the authority's and the first human's key once; later starts find them bound."""

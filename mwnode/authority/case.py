@@ -83,6 +83,8 @@ class Context(Struct, frozen=True, kw_only=True):
     """Makes a fresh ``urn:uuid:`` identifier."""
     evolve: Callable[[Overlay, EventFact], None]
     """Folds an Event into the overlay; ``mwnode.authority.evolve.evolve``."""
+    now_text: str = ""
+    """``now`` as it is written into documents; made of ``now`` where it is not given."""
     is_token: Callable[[str], bool] | None = None
     """Whether a text verifies as one of this node's tokens; without it nothing is taken for one."""
 
@@ -103,7 +105,7 @@ class Case:
         self.context = context
         self.policy = context.policy
         self.now = context.now
-        self.now_text = context.now.text()
+        self.now_text = context.now_text or context.now.text()
         self.request = request
         self.facts: list[EventFact] = []
         self.policy_notes: list[PolicyNote] = []

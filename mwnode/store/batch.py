@@ -7,9 +7,11 @@ the file has to grow, so that all it changes is the transaction and its own list
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
+import lmdb
 import msgspec
 from msgspec import UNSET, Struct
 
@@ -19,25 +21,29 @@ from mwnode.authority.decide import decide, decide_due
 from mwnode.authority.evolve import evolve
 from mwnode.authority.policy import Policy
 from mwnode.authority.request import Decision, EventFact, Request
+from mwnode.authority.state import Row, Table
 from mwnode.protocol import jcs
 from mwnode.protocol.documents import Command, Event, FirstAdmissionRecord, PolicyLogEntry
 from mwnode.protocol.errors import SIGNED_DOCUMENT_REJECTED, ErrorCode, Rejection
 from mwnode.protocol.events import EventTombstoned
-from mwnode.protocol.identifiers import uuid7_urn
+from mwnode.protocol.identifiers import uuid7_maker
 from mwnode.protocol.instants import Instant
 from mwnode.protocol.ports import Entropy
+from mwnode.store.deciding import BatchView
 from mwnode.store.environment import LmdbWriting
 from mwnode.store.group_log import admission_id
 from mwnode.store.outcome import INTERNAL, Accepted, CommittedEvent, Outcome
 from mwnode.store.port import ORGANIZATION, AuditRow, DueEntry, NewEvent, Receipt
 from mwnode.store.prefetch import rows_wanted
 from mwnode.store.projections import encode_row
+from mwnode.store.sealing import Draft, Sealed, Sealer
+from mwnode.store.trim import erase_trimmed
 from mwnode.trust import admission
-from mwnode.trust.keys import UNSIGNED, SignedBytes, SigningKey, sign_bytes
+from mwnode.trust.keys import UNSIGNED
 from mwnode.trust.registry import Registry
 from mwnode.trust.verification import Failure, Verified
 
-__all__ = ["Accepted", "Batch", "CommittedEvent", "Outcome", "Poisoned"]
+__all__ = ["Accepted", "Batch", "CommittedEvent", "Outcome", "Poisoned", "Waiting"]
 
 DUE_MAX: Final = 256
 """Due rows looked at in one batch; the rest follow in the next."""
@@ -47,11 +53,20 @@ _log = logging.getLogger("mwnode.store")
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
-class Prepared(Struct, frozen=True):
-    """A decision made ready to be written: nothing about it can fail any more."""
+class Waiting(Struct):
+    """A decision whose Events wait to be signed and written with the others of its batch."""
 
-    events: list[SignedBytes]
-    rows: list[bytes]
+    request: Request | None
+    """``None`` for what a timer led to."""
+    decision: Decision
+    command_hash: bytes = b""
+    outcome: Accepted | None = None
+    """The answer, once written."""
+
+    @property
+    def command(self) -> Command | None:
+        document = None if self.request is None else self.request.verified.document
+        return document if isinstance(document, Command) else None
 
 
 class Poisoned(Exception):
@@ -77,8 +92,23 @@ def whole_command(verified: Verified) -> bytes:
     return b"".join((body[: -len(last)], b",", member, last))
 
 
+def _caused(decision: Decision, command: Command) -> list[int]:
+    """Which of the Events the Command is told of: the receipt first, then its others in their order (decision B17)."""
+    facts = decision.facts
+    if len(facts) < 2:
+        return list(range(len(facts)))
+    own_group = None if command.group_id is UNSET else command.group_id
+    caused = [
+        index
+        for index, fact in enumerate(facts)
+        if fact.group_id == own_group and fact.cause.type == "command" and fact.cause.id == command.action_id
+    ]
+    return [decision.receipt, *(index for index in caused if index != decision.receipt)]
+
+
 class Batch:
-    """One run of a batch inside one transaction."""
+    """One run of a batch inside one transaction: each Command is decided in its turn; ``settle`` signs and writes what
+    was decided, all of it together."""
 
     def __init__(
         self,
@@ -89,8 +119,9 @@ class Batch:
         organization_id: str,
         services: Services,
         registry: Registry,
-        authority_key: SigningKey,
+        sealer: Sealer,
         entropy: Entropy,
+        is_token: Callable[[str], bool] | None = None,
     ) -> None:
         self.txn = txn
         self.now = now
@@ -99,14 +130,18 @@ class Batch:
         self.organization_id = organization_id
         self.services = services
         self.registry = registry
-        self.authority_key = authority_key
-        self.entropy = entropy
+        self.is_token = is_token
         self.events: list[CommittedEvent] = []
         self.audits: list[AuditRow] = []
+        self.new_id = uuid7_maker(now, entropy.random)
+        self.view = BatchView(txn, self.settle)
+        self._sealer = sealer
         self._context: Context | None = None
-
-    def new_id(self) -> str:
-        return uuid7_urn(self.now, self.entropy.random(10))
+        self._waiting: list[Waiting] = []
+        self._receipts: set[tuple[str, str]] = set()
+        """Actors and Action IDs whose receipts wait to be written."""
+        self._rows: dict[tuple[int, str], tuple[Table[Any], Row, Request | None]] = {}
+        """Rows noted in the transaction and not yet written, and whose change is the newest."""
 
     @property
     def context(self) -> Context:
@@ -114,12 +149,14 @@ class Batch:
         if self._context is None:
             self._context = Context(
                 now=self.now,
+                now_text=self.now_text,
                 policy=self.policy,
                 organization_id=self.organization_id,
                 services=self.services,
                 registry=self.registry,
                 new_id=self.new_id,
                 evolve=evolve,
+                is_token=self.is_token,
             )
         return self._context
 
@@ -131,13 +168,17 @@ class Batch:
         self.txn.prefetch_receipts([(c.actor.id, c.action_id) for c in commands if isinstance(c, Command)])
         self.txn.prefetch(rows_wanted(requests))
 
-    def command(self, request: Request) -> Outcome:
-        """Decide one Command and write what follows from it. Order: reading 2."""
+    def command(self, request: Request) -> Outcome | Waiting:
+        """Decide one Command. Order: reading 2. What it is answered when accepted stands in the ``Waiting`` once the
+        batch is settled."""
         verified = request.verified
         command = verified.document
         assert isinstance(command, Command)
         signing_hash = bytes.fromhex(verified.signing_hash[7:])
-        receipt = self.txn.receipt(command.actor.id, command.action_id)
+        identity = (command.actor.id, command.action_id)
+        if identity in self._receipts:
+            self.settle()
+        receipt = self.txn.receipt(*identity)
         if receipt is not None:
             return self._duplicate(command, signing_hash, receipt)
         failure = admission.check_freshness(
@@ -152,19 +193,23 @@ class Batch:
         if isinstance(records, Failure):
             return self._refuse_signed(records, verified, command)
         try:
-            decision = decide(self.txn, request, self.context)
-            if isinstance(decision, Rejection):
-                self._audit_embedded(request, command)
-                return decision
-            prepared = self._prepare(decision)
+            decision = decide(self.view, request, self.context)
         except Exception:
-            # Nothing was written yet: this Command's fault stays its own.
+            # Nothing was changed yet: this Command's fault stays its own.
             _log.exception("%s %s could not be decided", command.kind, command.action_id)
             return INTERNAL
+        if isinstance(decision, Rejection):
+            self._audit_embedded(request, command)
+            return decision
+        waiting = Waiting(request, decision, signing_hash)
         try:
-            return self._accept(request, command, signing_hash, records, decision, prepared)
+            for record in records:
+                self.txn.put_admission(record)
+            self._take(waiting)
         except Exception as error:
             raise Poisoned(request, error) from error
+        self._receipts.add(identity)
+        return waiting
 
     def _duplicate(self, command: Command, signing_hash: bytes, receipt: Receipt) -> Outcome:
         """The original answer again, or a collision: an Action ID stands for one content for ever (R-19-22)."""
@@ -214,74 +259,12 @@ class Batch:
             records.append(record)
         return records
 
-    def _accept(
-        self,
-        request: Request,
-        command: Command,
-        signing_hash: bytes,
-        records: list[FirstAdmissionRecord],
-        decision: Decision,
-        prepared: Prepared,
-    ) -> Accepted:
-        number = self.txn.put_command(signing_hash, whole_command(request.verified), self.now_text)
-        for record in records:
-            self.txn.put_admission(record)
-        stored = self._write(decision, prepared, number, command)
-        own_group = None if command.group_id is UNSET else command.group_id
-        caused = [
-            index
-            for index, fact in enumerate(decision.facts)
-            if fact.group_id == own_group and fact.cause.type == "command" and fact.cause.id == command.action_id
-        ]
-        if decision.facts:
-            caused = [decision.receipt, *(index for index in caused if index != decision.receipt)]
-        record_bytes = None if decision.record is None else jcs.canonical(decision.record)
-        places = tuple((decision.facts[index].group_id or ORGANIZATION, stored[index][0]) for index in caused)
-        self.txn.put_receipt(command.actor.id, command.action_id, Receipt(signing_hash, places, record_bytes, number))
-        return Accepted(tuple(stored[index][1] for index in caused), record_bytes)
-
-    def _prepare(self, decision: Decision) -> Prepared:
-        """Everything that can fail about a decision, before the first write: signing Events, checking rows."""
-        return Prepared(
-            [self._sign(fact) for fact in decision.facts],
-            [encode_row(table, row) for table, row in decision.changes],
-        )
-
-    def _sign(self, fact: EventFact) -> SignedBytes:
-        draft = Event(
-            protocol_version="0.1",
-            event_id=fact.event_id,
-            kind=fact.kind,
-            actor=fact.actor,
-            cause=fact.cause,
-            correlation_id=fact.correlation_id,
-            occurred_at=fact.occurred_at,
-            payload=fact.payload,  # type: ignore[arg-type]  # encoded just like the mapping it stands for
-            accepted_by=self.services.authority,
-            signature=UNSIGNED,
-            group_id=UNSET if fact.group_id is None else fact.group_id,
-            sequence=UNSET if fact.sequence is None else fact.sequence,
-            aggregate_revision=UNSET if fact.aggregate_revision is None else fact.aggregate_revision,
-            conversation_id=UNSET if fact.conversation_id is None else fact.conversation_id,
-            work_item_id=UNSET if fact.work_item_id is None else fact.work_item_id,
-            command_hash=UNSET if fact.command_hash is None else fact.command_hash,
-            extensions=UNSET if fact.extensions is None else dict(fact.extensions),
-        )
-        return sign_bytes(draft, self.authority_key, fact.occurred_at)
-
-    def _write(
-        self, decision: Decision, prepared: Prepared, command_number: int | None, command: Command | None
-    ) -> list[tuple[int, bytes]]:
-        """Everything a decision changes; sequence and bytes of each Event."""
-        stored = [
-            self._append(fact, signed, command_number, command)
-            for fact, signed in zip(decision.facts, prepared.events, strict=True)
-        ]
-        for fact in decision.facts:
-            if isinstance(fact.payload, EventTombstoned):
-                self._erase(fact.group_id or ORGANIZATION, fact.payload, fact.event_id)
-        for (table, row), encoded in zip(decision.changes, prepared.rows, strict=True):
-            self.txn.put_encoded(table, row, encoded)
+    def _take(self, waiting: Waiting) -> None:
+        """Let the next decisions see this one."""
+        decision = waiting.decision
+        for table, row in decision.changes:
+            key = self.txn.note(table, row)
+            self._rows[(table.code, key)] = (table, row, waiting.request)
         for note in decision.policy_notes:
             self.txn.put_policy(note.group_id, note.entry)
         for content_hash, content in decision.stored_documents:
@@ -290,32 +273,85 @@ class Batch:
         if decision.registry is not None:
             self.registry = decision.registry
             self._context = None
-        return stored
+        self.view.advance(decision)
+        self._waiting.append(waiting)
+
+    def settle(self) -> None:
+        """Sign and write everything that was decided so far."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        rows, self._rows = self._rows, {}
+        self._receipts.clear()
+        self.view.heads.clear()
+        drafts: list[Draft] = []
+        for each in waiting:
+            with self._blaming(each.request):
+                drafts.extend([self._sealer.draft(fact) for fact in each.decision.facts])
+        sealed = iter(self._sealer.seal(drafts))
+        for each in waiting:
+            with self._blaming(each.request):
+                each.outcome = self._write(each, [next(sealed) for _ in each.decision.facts])
+        for (_, key), (table, row, request) in rows.items():
+            with self._blaming(request):
+                self.txn.put_record(table, key, encode_row(table, row))
+
+    @contextmanager
+    def _blaming(self, request: Request | None) -> Iterator[None]:
+        """Say whose fault a failure is, so that the batch can be run again without it."""
+        try:
+            yield
+        except Exception as error:
+            if request is None or isinstance(error, lmdb.Error):
+                raise
+            raise Poisoned(request, error) from error
+
+    def _write(self, waiting: Waiting, sealed: Sequence[Sealed]) -> Accepted:
+        """The records of one decision: Command, Events, receipt."""
+        decision, command = waiting.decision, waiting.command
+        number = None
+        if waiting.request is not None:
+            whole = whole_command(waiting.request.verified)
+            number = self.txn.put_command(waiting.command_hash, whole, self.now_text)
+        places = [self._append(fact, one, number, command) for fact, one in zip(decision.facts, sealed, strict=True)]
+        for fact in decision.facts:
+            if isinstance(fact.payload, EventTombstoned):
+                self._erase(fact.group_id or ORGANIZATION, fact.payload, fact.event_id)
+        record = None if decision.record is None else jcs.canonical(decision.record)
+        if command is None or number is None:
+            return Accepted((), record)
+        caused = _caused(decision, command)
+        receipt = Receipt(waiting.command_hash, tuple([places[index] for index in caused]), record, number)
+        self.txn.put_receipt(command.actor.id, command.action_id, receipt)
+        return Accepted(tuple([sealed[index].encoded for index in caused]), record)
 
     def _erase(self, group_id: str, tombstone: EventTombstoned, tombstone_event_id: str) -> None:
         """Put a tombstone where a Message's Event was: same ID, place, hash and chain, signed anew (decision F17)."""
         stored = self.txn.event(group_id, tombstone.sequence)
+        trim = self.txn.trimmed(group_id)
+        if trim is not None and tombstone.sequence <= trim.through:
+            erase_trimmed(self.txn, group_id, tombstone.sequence)
+            return
         if stored is None or stored.event_id != tombstone.event_id:
             raise ValueError(f"{group_id} {tombstone.sequence} is not Event {tombstone.event_id}")
         event = msgspec.json.decode(stored.event, type=Event)
         payload = erased_payload(event.payload, tombstone_event_id, tombstone.policy_reason)
         draft = msgspec.structs.replace(event, payload=payload, signature=UNSIGNED)
-        self.txn.erase_event(
-            group_id, tombstone.sequence, sign_bytes(draft, self.authority_key, event.occurred_at).encoded
-        )
+        self.txn.erase_event(group_id, tombstone.sequence, self._sealer.seal_again(draft))
 
     def _append(
-        self, fact: EventFact, signed: SignedBytes, command_number: int | None, command: Command | None
-    ) -> tuple[int, bytes]:
-        """Append one signed Event and remember it for delivery."""
+        self, fact: EventFact, sealed: Sealed, command_number: int | None, command: Command | None
+    ) -> tuple[str, int]:
+        """Append one signed Event and remember it for delivery; its place."""
+        log = fact.group_id or ORGANIZATION
         appended = self.txn.append_event(
             NewEvent(
-                fact.group_id or ORGANIZATION,
+                log,
                 fact.event_id,
                 fact.occurred_at,
                 self.now_text,
-                signed.encoded,
-                bytes.fromhex(signed.signing_hash[7:]),
+                sealed.encoded,
+                sealed.signing_hash,
                 command_number,
             )
         )
@@ -330,13 +366,20 @@ class Batch:
                 fact.conversation_id,
                 fact.work_item_id,
                 fact.actor,
-                signed.encoded,
+                sealed.encoded,
                 fact.payload,
                 fact.cause.id if fact.cause.type == "command" else None,
                 fact.actor if command is None else command.actor,
             )
         )
-        return appended.sequence, signed.encoded
+        return log, appended.sequence
+
+    def _try_out(self, decision: Decision) -> None:
+        """Raise now what would fail once nobody can be blamed for it: a timer has no Command to refuse."""
+        for fact in decision.facts:
+            self._sealer.draft(fact)
+        for table, row in decision.changes:
+            encode_row(table, row)
 
     # --- refusals that leave a trace ---
 
@@ -393,16 +436,17 @@ class Batch:
 
     def _timer(self, entry: DueEntry) -> None:
         try:
-            found = decide_due(self.txn, entry.table_code, entry.key, self.context)
-            prepared = self._prepare(found) if isinstance(found, Decision) else None
+            found = decide_due(self.view, entry.table_code, entry.key, self.context)
+            if isinstance(found, Decision):
+                self._try_out(found)
         except Exception:
             _log.exception("what came due could not be decided: table %s, %s", entry.table_code, entry.key)
-            found, prepared = self.now.plus(TIMER_RETRY_SECONDS), None
+            found = self.now.plus(TIMER_RETRY_SECONDS)
         if isinstance(found, Instant):
             # Never again at once, or the timer would turn in place.
             self.txn.postpone_due(entry, max(found, self.now.plus(1)))
             return
-        if found is not None and prepared is not None:
-            self._write(found, prepared, None, None)
+        if found is not None:
+            self._take(Waiting(None, found))
         # Looked at: an entry that its row still names would come due for ever.
         self.txn.drop_due(entry)

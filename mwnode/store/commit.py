@@ -21,11 +21,12 @@ from mwnode.authority.request import Request
 from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.instants import Instant
 from mwnode.protocol.ports import Clock, Entropy
-from mwnode.store.batch import Batch, Poisoned
+from mwnode.store.batch import Batch, Poisoned, Waiting
 from mwnode.store.environment import LmdbStore, LmdbWriting
 from mwnode.store.errors import StoreError, StoreUnavailable
 from mwnode.store.outcome import INTERNAL, Accepted, CommittedEvent, Outcome
 from mwnode.store.port import AuditRow
+from mwnode.store.sealing import Sealer
 from mwnode.trust.keys import SigningKey
 from mwnode.trust.registry import Registry
 
@@ -57,7 +58,7 @@ class _Command(Struct):
     request: Request
     reply: Reply
     size: int
-    outcome: Outcome = INTERNAL
+    outcome: Outcome | Waiting = INTERNAL
 
 
 class _Call(Struct):
@@ -93,9 +94,11 @@ class Committer:
         registry: Registry,
         on_commit: Callable[[list[CommittedEvent]], None],
         on_registry: Callable[[Registry], None],
+        is_token: Callable[[str], bool] | None = None,
     ) -> None:
         self._store = store
-        self._authority_key = authority_key
+        self._sealer = Sealer(authority_key, services.authority)
+        self._is_token = is_token
         self._organization_id = organization_id
         self._services = services
         self._policy = policy
@@ -310,8 +313,9 @@ class Committer:
             organization_id=self._organization_id,
             services=self._services,
             registry=self._registry,
-            authority_key=self._authority_key,
+            sealer=self._sealer,
             entropy=self._entropy,
+            is_token=self._is_token,
         )
         more_due = False
         if any(type(item) is _Timers for item in items) or self._due_now():
@@ -321,7 +325,9 @@ class Committer:
             if type(item) is _Command:
                 item.outcome = batch.command(item.request)
             elif type(item) is _Call:
+                batch.settle()
                 self._run_call(txn, item)
+        batch.settle()
         for row in (*audits, *batch.audits):
             batch.put_audit(row)
         self._next_due = batch.now if more_due else txn.next_due()
@@ -347,9 +353,12 @@ class Committer:
     def _answer(self, items: Sequence[_Item]) -> None:
         for item in items:
             if type(item) is _Command:
-                if type(item.outcome) is Accepted and not item.outcome.duplicate:
+                outcome = item.outcome
+                if type(outcome) is Waiting:
+                    assert outcome.outcome is not None, "the batch was settled"
+                    outcome = outcome.outcome
                     self.commands += 1
-                self._guard(item.reply, item.outcome)
+                self._guard(item.reply, outcome)
             elif type(item) is _Call:
                 if item.error is None:
                     item.future.set_result(item.result)

@@ -190,29 +190,36 @@ class RowWriting(LogWriting, RowReading):
             self.touched[(table.code, key)] = None if value is None else decode_row(table, value, key)
 
     def put(self, table: Table[R], row: R) -> None:
-        self.put_encoded(table, row, encode_row(table, row))
+        encoded = encode_row(table, row)
+        self.put_record(table, self.note(table, row), encoded)
 
-    def put_encoded(self, table: Table[R], row: R, encoded: bytes) -> None:
-        """As ``put``, with what ``encode_row`` gave."""
+    def note(self, table: Table[R], row: R) -> str:
+        """Set a row for all readers of this transaction but ``each``; ``put_record`` must follow. Its key."""
         code = table.code
         key = table.key(row)
-        before = self.get(table, key)
-        place = entity_key(code, key)
-        self.pages.put("entities", place, encoded)
-        self.touched[(code, key)] = row
+        place = (code, key)
+        before: Any = self.touched.get(place, _UNKNOWN)
+        if before is _UNKNOWN:
+            before = self.get(table, key)
+        self.touched[place] = row
         if table.group is not None and before is None:
             group = U32.pack(self.number_for(table.group(row)))
-            self.pages.put("listing", _CODES[code] + group + place[1:], key.encode())
+            self.pages.put("listing", _CODES[code] + group + text_key(key), key.encode())
         if table.due is not None:
-            self._move_due(code, key, place, None if before is None else table.due(before), table.due(row))
+            self._move_due(code, key, None if before is None else table.due(before), table.due(row))
+        return key
 
-    def _move_due(self, code: int, key: str, place: bytes, before: str | None, after: str | None) -> None:
+    def put_record(self, table: Table[Any], key: str, encoded: bytes) -> None:
+        """Write what ``encode_row`` gave for a row that was noted."""
+        self.pages.put("entities", entity_key(table.code, key), encoded)
+
+    def _move_due(self, code: int, key: str, before: str | None, after: str | None) -> None:
         if before == after:
             return
         if before is not None:
-            self.pages.delete("due", due_key(parse(before), code, place[1:]))
+            self.pages.delete("due", due_key(parse(before), code, text_key(key)))
         if after is not None:
-            self.pages.put("due", due_key(parse(after), code, place[1:]), f"{after}\0{key}".encode())
+            self.pages.put("due", due_key(parse(after), code, text_key(key)), f"{after}\0{key}".encode())
 
     def drop_due(self, entry: DueEntry) -> None:
         self.pages.delete("due", due_key(parse(entry.due), entry.table_code, text_key(entry.key)))

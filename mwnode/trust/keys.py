@@ -5,6 +5,7 @@ Bytes in and bytes out; reading and writing files is for others. No ``repr`` and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -82,6 +83,11 @@ class SigningKey:
     def sign(self, message: bytes) -> bytes:
         """The 64-byte Ed25519 signature of ``message``."""
         return ed25519.sign(self._seed, self._public, message)
+
+    def sign_all(self, messages: Sequence[bytes]) -> list[bytes]:
+        """As :meth:`sign` for each, in order."""
+        seed, public = self._seed, self._public
+        return [ed25519.sign(seed, public, message) for message in messages]
 
     def __repr__(self) -> str:
         return f"SigningKey(key_id={self.key_id!r}, principal={self.principal!r})"

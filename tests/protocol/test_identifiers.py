@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 
 import pytest
 from hypothesis import given, settings
@@ -141,3 +142,24 @@ def test_conversation_ids_are_derived_and_never_too_long() -> None:
     assert len(identifiers.mission_conversation_id("urn:g:" + "1" * 498)) == 512
     assert identifiers.policy_cause_id("rate") == "urn:mwnode:policy:rate"
     assert identifiers.artifact_uri("sha256:ab") == "urn:mwnode:artifact:sha256:ab"
+
+
+@pytest.mark.req("R-2-17")
+def test_identifiers_made_together_are_uuids_of_version_7_and_differ() -> None:
+    drawn: list[int] = []
+
+    def random(count: int) -> bytes:
+        drawn.append(count)
+        return bytes((len(drawn) * 37 + place * 101) % 256 for place in range(count))
+
+    now = parse("2026-07-15T10:00:00.123456Z")
+    make = identifiers.uuid7_maker(now, random)
+    made = [make() for _ in range(40)]
+    assert len(set(made)) == 40
+    assert len(drawn) == 3, "randomness is drawn for several at once"
+    prefix = identifiers.uuid7_urn(now, bytes(10))[:22]
+    for urn in made:
+        value = uuid.UUID(urn)
+        assert (value.version, value.variant) == (7, uuid.RFC_4122)
+        assert value.urn == urn
+        assert urn.startswith(prefix)

@@ -18,7 +18,6 @@ from mwnode.protocol.errors import ErrorCode, MissionWeaveError, Rejection
 from mwnode.protocol.instants import parse
 from mwnode.protocol.jcs import signing_bytes, signing_hash
 from mwnode.store import batch, commit
-from mwnode.store.batch import Batch
 from mwnode.store.commit import Accepted, CommittedEvent, Committer
 from mwnode.store.environment import LmdbWriting
 from mwnode.store.errors import StoreFull
@@ -289,14 +288,14 @@ def test_a_fault_in_deciding_is_that_commands_own(
 ) -> None:
     mission = mwnode.mission()
     bad, good = message(mwnode, mission, "bad"), message(mwnode, mission, "good")
-    real = Batch._prepare
+    real = batch.decide
 
-    def breaks(self: Batch, decision: Any) -> Any:
-        if b"bad" in repr(decision).encode():
+    def breaks(view: Any, request: Any, context: Any) -> Any:
+        if b"bad" in request.verified.canonical:
             raise RuntimeError("a fault of ours")
-        return real(self, decision)
+        return real(view, request, context)
 
-    monkeypatch.setattr(Batch, "_prepare", breaks)
+    monkeypatch.setattr(batch, "decide", breaks)
     with held(mwnode) as submit:
         answers = [submit(bad), submit(good)]
     assert answers[0].result(20).code is ErrorCode.INTERNAL_ERROR
@@ -513,3 +512,15 @@ def test_a_timer_that_fails_is_tried_again_later_and_blocks_nothing(
     assert mwnode.node.send(message(mwnode, mission))
     mwnode.advance(batch.TIMER_RETRY_SECONDS)
     assert any(event["kind"].endswith("lease_expired") for event in mission.events())
+
+
+@pytest.mark.req("R-12-13")
+def test_a_token_of_this_node_is_refused_and_a_text_of_that_shape_is_not(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    token = mwnode.node.tokens.issue({"sub": "urn:example:anybody"})
+    payload = {"messageId": mwnode.new_id(), "conversationId": f"{mission.group_id}:mission"}
+    error = mwnode.owner.refused("message.post", {**payload, "content": f"use {token}"}, group_id=mission.group_id)
+    assert error.code is ErrorCode.INVALID_COMMAND
+    assert token not in str(mission.events())
+    foreign = f"{token[:-86]}{'A' * 86}"
+    mwnode.owner.send("message.post", {**payload, "content": f"use {foreign}"}, group_id=mission.group_id)
