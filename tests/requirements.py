@@ -47,7 +47,7 @@ def load_rows(path: Path) -> tuple[Row, ...]:
     return rows
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps plugins in sets, so one is equal to itself only
 class Collector:
     """A pytest plugin: which tests, by outcome, name which rows. Works under xdist: marks travel in the reports."""
 
