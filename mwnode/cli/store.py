@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -15,6 +16,8 @@ from mwnode.cli.exits import REFUSED
 from mwnode.cli.output import emit, facts
 from mwnode.cli.target import Target, at_home
 from mwnode.store import carry
+from mwnode.store.environment import LmdbStore
+from mwnode.store.trim import Trimmed, check_trimmable, find_group, trim_group
 from mwnode.store.verify import verify as verify_store
 
 
@@ -49,12 +52,49 @@ def backup(target: Target, file: Path, compact: bool) -> None:
 
 
 @click.command()
+@click.option(
+    "--trim-archived",
+    "groups",
+    multiple=True,
+    metavar="GROUP",
+    help="Remove the Events of this archived Group first; its signed snapshot stays. May be given more than once.",
+)
 @at_home
-def compact(target: Target) -> None:
-    """Rewrite HOME's file without its free pages; refused while a node serves it."""
+def compact(target: Target, groups: tuple[str, ...]) -> None:
+    """Rewrite HOME's file without its free pages; refused while a node serves it.
+
+    Trimmed Events are gone from this file: export the Group or make a backup first. Whoever asks for them is answered
+    CURSOR_TOO_OLD with the snapshot's hash. GROUP may be an unmistakable part of the Group's or Mission's identifier.
+    """
+    trimmed = _trim(target.home.store_path, groups) if groups else []
     before, after = carry.compact(target.home.store_path)
-    document = {"bytesBefore": before, "bytesAfter": after}
-    emit(target.as_json, document, facts(document))
+    document: dict[str, Any] = {"bytesBefore": before, "bytesAfter": after}
+    if groups:
+        document["trimmed"] = [
+            {
+                "groupId": done.group_id,
+                "throughSequence": done.through_sequence,
+                "events": done.events,
+                "snapshotArtifactHash": done.snapshot_artifact_hash,
+            }
+            for done in trimmed
+        ]
+    shown = {name: value for name, value in document.items() if name != "trimmed"}
+    lines = [f"{done.group_id}: {done.events} Events trimmed, through {done.through_sequence}" for done in trimmed]
+    emit(target.as_json, document, [*lines, *facts(shown)])
+
+
+def _trim(path: Path, named: tuple[str, ...]) -> list[Trimmed]:
+    """Trim Groups of a store that nobody has open; nothing when one of them cannot be."""
+    store = LmdbStore.open(path)
+    try:
+        with store.read() as view:
+            group_ids = [find_group(view, name) for name in named]
+            for group_id in group_ids:
+                check_trimmable(view, group_id)
+        return [trim_group(store.write, group_id) for group_id in dict.fromkeys(group_ids)]
+    finally:
+        store.close()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import lmdb
 import msgspec
 
-from mwnode.protocol.documents import Actor
+from mwnode.protocol.documents import Actor, GroupSnapshot
 from mwnode.protocol.limits import Limits
 from mwnode.store.errors import StoreCorrupt
 from mwnode.store.group_log import Heads
@@ -44,6 +44,18 @@ class LmdbReading(RowReading):
         key = hash_bytes(content_hash)
         value = None if key is None else self.pages.get("artifacts", key)
         return None if value is None else int(ARTIFACT_HEAD.unpack_from(value)[1])
+
+    def event_ids(self, group_id: str, after: int, through: int) -> list[str]:
+        trim = self.trimmed(group_id)
+        if trim is None or after >= trim.through:
+            return super().event_ids(group_id, after, through)
+        # The snapshot names what the log no longer holds.
+        content = self.document(trim.snapshot_artifact_hash)
+        if content is None:
+            raise StoreCorrupt(f"the snapshot of {group_id} is gone; restore a backup", f"group {group_id}")
+        named = msgspec.json.decode(content, type=GroupSnapshot).event_ids
+        told = list(named[max(after, 0) : min(through, trim.through)])
+        return told + super().event_ids(group_id, trim.through, through)
 
     def cursor(self, agent_id: str, group_id: str) -> int:
         number = self.group_number(group_id)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,24 @@ from msgspec import UNSET
 
 from mwnode.authority.evolve import evolve, fact_of
 from mwnode.authority.request import EventFact
-from mwnode.authority.state import KEYS, PRINCIPALS, PROFILES, TABLES, R, Row, Table
+from mwnode.authority.state import (
+    KEYS,
+    MISSIONS,
+    PRINCIPALS,
+    PROFILES,
+    TABLES,
+    WORK_ITEMS,
+    AccountRow,
+    ContentRow,
+    EvidenceRow,
+    GroupRow,
+    LeaseRow,
+    MissionRow,
+    OverrideRow,
+    R,
+    Row,
+    Table,
+)
 from mwnode.authority.view import Overlay
 from mwnode.protocol.commands import PAYLOADS, Payload
 from mwnode.protocol.documents import Command, Event, PolicyLogEntry
@@ -24,6 +41,7 @@ from mwnode.store.environment import LmdbReading, LmdbStore, LmdbWriting
 from mwnode.store.errors import StoreCorrupt
 from mwnode.store.log_records import LogRecord
 from mwnode.store.projections import decode_row
+from mwnode.store.trim import related_groups, trimmed_groups
 
 Progress = Callable[[str, int, int], None]
 
@@ -31,6 +49,7 @@ ROOTS: Final[tuple[Table[Any], ...]] = (KEYS, PRINCIPALS, PROFILES)
 """Tables that Registry Commands and the founding of the store write without any Event; they are no fold of the log."""
 FOLDED: Final[tuple[Table[Any], ...]] = tuple(table for table in TABLES if table not in ROOTS)
 RECORDS_PER_STEP: Final = 512
+ROWS_PER_FLUSH: Final = 4096
 
 
 class _Folded:
@@ -92,31 +111,83 @@ def _command_parts(raw: bytes | None) -> tuple[Payload | None, str | None]:
     return payload, None if grant is UNSET else grant
 
 
+class Scope:
+    """Which rows the log still tells. All of them, unless Groups were trimmed: then those of other families only, for
+    what happened in a trimmed Group is in its snapshot (decision C8)."""
+
+    def __init__(self, source: LmdbReading) -> None:
+        trimmed = set(trimmed_groups(source))
+        self.untold: frozenset[str] = frozenset(related_groups(source, trimmed) if trimmed else ())
+        self._accounts: dict[str, str] = {}
+        if self.untold:
+            self._accounts.update((row.mission.mission_id, row.mission.group_id) for row in source.each(MISSIONS))
+            self._accounts.update((row.item.work_item_id, row.item.group_id) for row in source.each(WORK_ITEMS))
+
+    def tells(self, table: Table[Any], row: Row) -> bool:
+        """Whether folding the log gives this very row."""
+        if not self.untold:
+            return True
+        group_id = self.group_of(table, row)
+        return group_id is not None and group_id not in self.untold
+
+    def seeds(self, table: Table[Any], row: Row) -> bool:
+        """Whether the row is taken as it is, for others may refer to it."""
+        if isinstance(row, ContentRow):
+            return not self.untold.isdisjoint(row.group_ids)
+        return self.group_of(table, row) in self.untold
+
+    def group_of(self, table: Table[Any], row: Row) -> str | None:
+        """The Group that a row belongs to; ``None`` for what belongs to the Organization."""
+        if table.group is not None:
+            return table.group(row)
+        match row:
+            case GroupRow():
+                return row.group.group_id
+            case MissionRow():
+                return row.mission.group_id
+            case EvidenceRow():
+                return row.evidence.group_id
+            case OverrideRow():
+                return row.grant.group_id
+            case LeaseRow():
+                return row.lease.group_id
+            case AccountRow():
+                return self._accounts.get(row.account_id)
+        return None
+
+
 @contextmanager
-def folded_rows(source: LmdbReading, progress: Progress) -> Iterator[LmdbStore]:
+def folded_rows(source: LmdbReading, progress: Progress, scope: Scope | None = None) -> Iterator[LmdbStore]:
     """A store of its own that holds the rows of every folded table. StoreCorrupt names the Event that stops it."""
+    scope = scope or Scope(source)
     with tempfile.TemporaryDirectory(prefix="mwnode-fold-") as directory:
         target = LmdbStore.open(Path(directory) / "fold.mdb", durable=False)
         try:
-            target.write(lambda txn: _seed(txn, source))
-            _fold(target, source, progress)
+            target.write(lambda txn: _seed(txn, source, scope))
+            _fold(target, source, progress, scope)
             yield target
         finally:
             target.close()
 
 
-def _seed(txn: LmdbWriting, source: LmdbReading) -> None:
+def _seed(txn: LmdbWriting, source: LmdbReading, scope: Scope) -> None:
     for table in ROOTS:
         for row in source.each(table):
             txn.put(table, row)
+    if scope.untold:
+        for table in FOLDED:
+            for row in source.each(table):
+                if scope.seeds(table, row):
+                    txn.put(table, row)
 
 
-def _fold(target: LmdbStore, source: LmdbReading, progress: Progress) -> None:
+def _fold(target: LmdbStore, source: LmdbReading, progress: Progress, scope: Scope) -> None:
     heads: dict[str, tuple[int, str]] = {}
+    untold = {source.group_number(group_id) for group_id in scope.untold}
     total = source.pages.count("log")
     position = done = 0
     while records := source.records(position, RECORDS_PER_STEP):
-        facts = [replayed_fact(source, record) for record in records]
+        facts = [replayed_fact(source, record) for record in records if record.group_number not in untold]
 
         def step(txn: LmdbWriting, facts: list[EventFact] = facts) -> None:
             for fact in facts:
@@ -139,18 +210,18 @@ def _fold(target: LmdbStore, source: LmdbReading, progress: Progress) -> None:
 
 def compare_rows(source: LmdbReading, progress: Progress) -> Iterator[tuple[str, str, str]]:
     """Where the rows are not the fold of the log: kind, where, detail."""
-    if any(source.trimmed(group_id) for group_id in source.groups()):
-        # What was trimmed is only in a snapshot; the rest of the log no longer tells every row.
-        return
     try:
-        with folded_rows(source, progress) as store, store.read() as folded:
+        scope = Scope(source)
+        with folded_rows(source, progress, scope) as store, store.read() as folded:
             for table in FOLDED:
-                yield from _compare_table(table, source, folded)
+                yield from _compare_table(table, source, folded, scope)
     except StoreCorrupt as error:
         yield "projection", error.where, str(error)
 
 
-def _compare_table(table: Table[Row], source: LmdbReading, folded: LmdbReading) -> Iterator[tuple[str, str, str]]:
+def _compare_table(
+    table: Table[Row], source: LmdbReading, folded: LmdbReading, scope: Scope
+) -> Iterator[tuple[str, str, str]]:
     code = bytes((table.code,)), bytes((table.code + 1,))
     ours = dict(folded.pages.scan("entities", *code))
     for place, value in source.pages.scan("entities", *code):
@@ -162,10 +233,57 @@ def _compare_table(table: Table[Row], source: LmdbReading, folded: LmdbReading) 
         except StoreCorrupt as error:
             yield "projection", f"{table.name} {place.hex()}", str(error)
             continue
+        if not scope.tells(table, row):
+            continue
         where = f"{table.name} {table.key(row)}"
         if expected is None:
             yield "projection", where, "the log does not tell of this row"
         elif decode_row(table, expected, place.hex()) != row:
             yield "projection", where, "the row is not what the log tells"
     for place, value in ours.items():
-        yield "projection", f"{table.name} {table.key(decode_row(table, value, place.hex()))}", "the row is missing"
+        row = decode_row(table, value, place.hex())
+        if scope.tells(table, row):
+            yield "projection", f"{table.name} {table.key(row)}", "the row is missing"
+
+
+def rebuild(store: LmdbStore, progress: Progress) -> int:
+    """Put the rows that the log tells in the place of those that are there, in one transaction; how many.
+
+    Rows that only a snapshot tells of, and those that no Event makes, stay as they are. Raises StoreCorrupt when the
+    log itself cannot be folded: nothing was changed then.
+    """
+    with ExitStack() as stack:
+        # The source is let go before the write: a file that is being read cannot grow.
+        with store.read() as source:
+            scope = Scope(source)
+            made = stack.enter_context(folded_rows(source, progress, scope))
+        with made.read() as folded:
+            return store.write(lambda txn: _replace(txn, folded, scope))
+
+
+def _replace(txn: LmdbWriting, folded: LmdbReading, scope: Scope) -> int:
+    kept: list[tuple[Table[Row], Row]] = []
+    for table in FOLDED:
+        if scope.untold:
+            kept += [(table, row) for row in txn.each(table) if not scope.tells(table, row)]
+    for table in FOLDED:
+        code = bytes((table.code,)), bytes((table.code + 1,))
+        for db in ("entities", "listing"):
+            for key, _ in list(txn.pages.scan(db, *code)):
+                txn.pages.delete(db, key)
+    for key, _ in list(txn.pages.scan("due", b"")):
+        txn.pages.delete("due", key)
+    txn.pages.flush_all()
+    txn.touched.clear()
+    txn.cache.clear()
+    put = 0
+    for table in FOLDED:
+        for row in folded.each(table):
+            if scope.tells(table, row):
+                txn.put(table, row)
+                put += 1
+                if put % ROWS_PER_FLUSH == 0:
+                    txn.pages.flush_all()
+    for table, row in kept:
+        txn.put(table, row)
+    return put

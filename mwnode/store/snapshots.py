@@ -146,7 +146,7 @@ def _keep(txn: WriteTransaction, snapshot: dict[str, Any], body: bytes) -> bool:
 def archival_snapshot(view: ReadTransaction, group_id: str) -> tuple[str, bytes]:
     """Hash and bytes of the snapshot that a Group was archived under. KeyError when it is not archived.
 
-    What follows it in the log is its own two Events and tombstones, so it is found from the end.
+    What follows it in the log is little: Memberships that end, and tombstones. So it is found from the end.
     """
     for sequence in range(view.head(group_id), 0, -1):
         stored = view.event(group_id, sequence)

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from mwnode.authority.state import KEYS
+from mwnode.authority.views import policy_log
 from mwnode.protocol import jcs
 from mwnode.protocol.documents import Command, Event, FirstAdmissionRecord
 from mwnode.protocol.instants import parse
@@ -26,7 +27,8 @@ from mwnode.store.fold import compare_rows
 from mwnode.store.group_log import ORGANIZATION_NUMBER
 from mwnode.store.layout import PLACE, U64, next_chain, receipt_key, text_key
 from mwnode.store.log_records import LogRecord, decode_command_record, decode_log_record
-from mwnode.store.port import NO_CHAIN, ORGANIZATION
+from mwnode.store.port import NO_CHAIN, ORGANIZATION, Trim
+from mwnode.store.trim import erased_commands, faults_of, trimmed_groups
 from mwnode.trust.registry import Registry, RegistryFault
 from mwnode.trust.verification import Failure, Verified
 from mwnode.trust.verification import verify as verify_document
@@ -108,6 +110,7 @@ class _Check:
         groups = self.view.groups()
         if self.registry is not None:
             self._logs([ORGANIZATION, *groups])
+            self._erased_in_trimmed()
             self._commands()
         self._documents()
         self._policy_logs()
@@ -128,6 +131,8 @@ class _Check:
                 self.find("index", f"group {group_id}", "the Group has a name and no number")
                 continue
             trim = self.view.trimmed(group_id)
+            if trim is not None:
+                self._trimmed(group_id, trim)
             at = _Chain(0, NO_CHAIN) if trim is None else _Chain(trim.through, trim.chain, trim.last_occurred_at)
             for key, position in self.view.pages.scan("places", PLACE.pack(number, 0), PLACE.pack(number + 1, 0)):
                 indexed += 1
@@ -141,6 +146,26 @@ class _Check:
         if self.view.pages.count("event_ids") != records:
             self.find("index", "event_ids", "the index of Event IDs has another size than the log")
         self.progress("events", self.events, total)
+
+    def _trimmed(self, group_id: str, trim: Trim) -> None:
+        """The snapshot proves what the log no longer tells (R-16-60)."""
+        assert self.registry is not None
+        for detail in faults_of(self.view, group_id, trim, self.registry):
+            self.find("snapshot", f"group {group_id}", detail)
+
+    def _erased_in_trimmed(self) -> None:
+        """Commands erased within trimmed Groups: as many as the policy logs say, for the Events can no longer say so
+        (decision F17)."""
+        noted = erased_commands(self.view)
+        told = sum(
+            entry.decision == "event erased"
+            for group_id in trimmed_groups(self.view)
+            for entry in policy_log(self.view, group_id)
+        )
+        if len(noted) > told:
+            self.find("tombstone", "erased commands", f"{len(noted)} are noted, the policy logs tell of {told}")
+        else:
+            self.erased |= noted
 
     def _event(self, group_id: str, number: int, sequence: int, position: bytes, at: _Chain) -> None:
         where = f"group {group_id} sequence {sequence}" if group_id else f"organization event {sequence}"
