@@ -27,4 +27,5 @@ def refused(error: MissionWeaveError) -> str:
     where = f" (at {details['path']})" if "path" in details else ""
     revision = error.rejection.current_revision
     current = f", current revision {revision}" if revision is not None else ""
-    return f"{error.code}: {error.message}{where}{current}; {error.help}"
+    snapshot = f" ({details['snapshotArtifactHash']})" if "snapshotArtifactHash" in details else ""
+    return f"{error.code}: {error.message}{where}{current}; {error.help}{snapshot}"

@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from mwnode.client.client import Client
     from mwnode.client.errors import ChallengeRefused, ClientError, ConnectionLost, Unreachable
     from mwnode.client.http import HttpClient
+    from mwnode.client.restore import Restored
 
-__all__ = ["ChallengeRefused", "Client", "ClientError", "ConnectionLost", "HttpClient", "Unreachable"]
+__all__ = ["ChallengeRefused", "Client", "ClientError", "ConnectionLost", "HttpClient", "Restored", "Unreachable"]
 
-_MODULES = {"Client": "client", "HttpClient": "http"}
+_MODULES = {"Client": "client", "HttpClient": "http", "Restored": "restore"}
 
 
 def __getattr__(name: str) -> Any:

@@ -39,9 +39,10 @@ from mwnode.client.errors import ClientError, ConnectionLost, Untrusted
 from mwnode.client.http import HttpClient
 from mwnode.client.link import Link, Observer
 from mwnode.client.orders import Order, Orders
+from mwnode.client.restore import Restored, check_snapshot, check_state
 from mwnode.client.transports import Dial, websocket_dialer
 from mwnode.protocol.documents import Event, PresenceRecord
-from mwnode.protocol.errors import ErrorCode
+from mwnode.protocol.errors import ErrorCode, GroupNotFound
 from mwnode.protocol.frames import AttentionFilter
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.system import OsEntropy, SystemClock
@@ -110,6 +111,8 @@ class Client:
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._caught_up: dict[str, asyncio.Future[None]] = {}
         self._cursors: dict[str, int] = {}
+        self._snapshots: dict[str, str] = {}
+        """Groups whose beginning is no longer online, and the hash of the snapshot that stands for it."""
         self._first: asyncio.Future[None] | None = None
         self._runner: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
@@ -262,6 +265,32 @@ class Client:
             for wait in waits:
                 await asyncio.shield(wait)
 
+    async def restore(self, group_id: str) -> Restored:
+        """The signed snapshot of a Group for which ``subscribe`` raised CursorTooOld (R-16-07, R-16-61).
+
+        Loads the snapshot and, where this Agent may read it, the state body, and checks hashes and signature. The
+        caller puts the state in the place of its own, subscribes from ``through_sequence`` on, and acknowledges that
+        once it is durable. Raises Untrusted for a snapshot that is not what it should be, ClientError when the node
+        named none or sent other bytes; no position changes here.
+        """
+        named = self._snapshots.get(group_id)
+        if named is None:
+            raise ClientError(f"the node named no snapshot for {group_id}: subscribe first, from where you are")
+        registry = await self._registry_source() if self._registry_source is not None else None
+        if registry is None:
+            raise ClientError("a snapshot can only be checked against a Registry; this client was made without one")
+        snapshot = check_snapshot(await self._bytes_of(named), group_id, named, registry)
+        try:
+            state = check_state(await self._bytes_of(snapshot.state_hash), snapshot)
+        except GroupNotFound:
+            state = None
+        del self._snapshots[group_id]
+        return Restored(snapshot, state)
+
+    async def _bytes_of(self, content_hash: str) -> bytes:
+        http = self._need_http()
+        return await asyncio.to_thread(lambda: b"".join(http.artifact_chunks(content_hash)))
+
     def unsubscribe(self, group_id: str) -> None:
         """Hear no more of a Group."""
         self._engine.unsubscribe(group_id)
@@ -357,6 +386,8 @@ class Client:
             case Opened():
                 self._opened(notice)
             case Denied():
+                if notice.snapshot_artifact_hash is not None:
+                    self._snapshots[notice.group_id] = notice.snapshot_artifact_hash
                 self._observe("denied", {"groupId": notice.group_id, "code": notice.error.code.value})
                 self._settle(notice.group_id, notice.error)
             case Paused():

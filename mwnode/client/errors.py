@@ -23,4 +23,4 @@ class ChallengeRefused(ClientError):
 
 
 class Untrusted(ClientError):
-    """The server sent an Event whose signature does not verify against the Registry (R-17.1-09)."""
+    """The server sent an Event or snapshot that does not verify against the Registry (R-17.1-09, R-16-07)."""

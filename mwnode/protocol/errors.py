@@ -199,14 +199,17 @@ class MissionWeaveError(Exception):
 
     @staticmethod
     def of_document(document: ErrorDocument) -> MissionWeaveError:
-        """The exception that a received error document stands for."""
+        """The exception that a received error document stands for; a snapshot that it names is in the details."""
 
         def known(value: Any) -> Any:
             return None if value is UNSET else value
 
+        details = known(document.details)
+        if document.snapshot_artifact_hash is not UNSET:
+            details = {**(details or {}), "snapshotArtifactHash": document.snapshot_artifact_hash}
         return BY_CODE[document.code](
             document.message,
-            details=known(document.details),
+            details=details,
             expected_revision=known(document.expected_revision),
             current_revision=known(document.current_revision),
             retry_after_ms=known(document.retry_after_ms),

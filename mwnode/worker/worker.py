@@ -17,7 +17,7 @@ import mwnode
 from mwnode.client import Client, ClientError
 from mwnode.client.http import segment
 from mwnode.protocol.documents import AgentCard, CapabilityRef, Event
-from mwnode.protocol.errors import MissionWeaveError
+from mwnode.protocol.errors import CursorTooOld, MissionWeaveError
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.system import OsEntropy, SystemClock
 from mwnode.trust.keys import SigningKey
@@ -250,7 +250,12 @@ class Worker:
         """Replay a Group from where we are; what it holds for us is decided on once all of it is here."""
         inbox = self._inboxes.setdefault(group_id, Inbox(group_id))
         try:
-            await self.client.subscribe({group_id: inbox.cursor}, caught_up=True)
+            try:
+                await self.client.subscribe({group_id: inbox.cursor}, caught_up=True)
+            except CursorTooOld:
+                if not await self._go_on_from_snapshot(inbox):
+                    return
+                await self.client.subscribe({group_id: inbox.cursor}, caught_up=True)
         except MissionWeaveError as error:
             self._note("not_joined", {"groupId": group_id, "code": error.code.value})
             self.engine.leave(group_id)
@@ -260,6 +265,22 @@ class Worker:
         self._catching_up[group_id] = self.client.position(group_id) or 0
         self._caught_up(group_id)
         self._wake.set()
+
+    async def _go_on_from_snapshot(self, inbox: Inbox) -> bool:
+        """Go on behind the verified snapshot of a Group whose beginning is gone; whether it could be (R-16-07).
+
+        Only archived Groups are trimmed, so the snapshot holds no work for anybody: there is nothing to take over.
+        """
+        try:
+            restored = await self.client.restore(inbox.group_id)
+        except ClientError as error:
+            # What was remembered of the Group stays as it is, its cursor too.
+            self._note("not_restored", {"groupId": inbox.group_id, "error": str(error)})
+            self.engine.leave(inbox.group_id)
+            return False
+        inbox.cursor = restored.through_sequence
+        self._note("restored", {"groupId": inbox.group_id, "throughSequence": restored.through_sequence})
+        return True
 
     def _caught_up(self, group_id: str) -> None:
         wanted = self._catching_up.get(group_id)
