@@ -31,7 +31,7 @@ NONCE = "YmVuY2gtbm9uY2U"
 @contextmanager
 def served(home: Path) -> Iterator[str]:
     """``mwnode serve --plaintext`` on a loopback port; the URL of its WebSocket."""
-    command = [sys.executable, "-m", "mwnode.cli", "serve", "--home", str(home), "--port", "0", "--plaintext", "--json"]
+    command = [sys.executable, "-m", "mwnode", "serve", "--home", str(home), "--port", "0", "--plaintext", "--json"]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 START_SECONDS = 30
 STOP_SECONDS = 10
-_COMMAND = (sys.executable, "-m", "mwnode.cli")
+_COMMAND = (sys.executable, "-m", "mwnode")
 _OWN_VARIABLES = ("MWNODE_HOME", "MWNODE_PASSPHRASE_FILE")
 
 

@@ -67,7 +67,7 @@ class ServedHome:
             [
                 sys.executable,
                 "-m",
-                "mwnode.cli",
+                "mwnode",
                 "serve",
                 "--home",
                 str(home),

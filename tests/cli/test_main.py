@@ -20,7 +20,7 @@ def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedP
     """Run `mwnode` as a process of its own in an empty directory."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MWNODE_")}
     return subprocess.run(
-        [sys.executable, "-m", "mwnode.cli", *arguments],
+        [sys.executable, "-m", "mwnode", *arguments],
         cwd=cwd,
         env={**clean, "PYTHONPATH": str(CHECKOUT), **environment},
         stdin=subprocess.DEVNULL,

@@ -107,7 +107,7 @@ def test_a_wrong_ca_is_refused_by_the_client(home: Path, tmp_path: Path) -> None
 
 def _serve(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mwnode.cli", "serve", "--home", str(home), *arguments],
+        [sys.executable, "-m", "mwnode", "serve", "--home", str(home), *arguments],
         env=environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,

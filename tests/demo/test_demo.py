@@ -18,7 +18,7 @@ from tests.cli.support import cli, environment
 def test_every_check_holds_and_the_file_proves_itself(tmp_path: Path) -> None:
     home = tmp_path / "home"
     done = subprocess.run(
-        [sys.executable, "-m", "mwnode.cli", "demo", "--home", str(home), "--json"],
+        [sys.executable, "-m", "mwnode", "demo", "--home", str(home), "--json"],
         env=environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -1,5 +1,0 @@
-"""`python -m mwnode.cli`: the same as `mwnode`, where no console script is on the path."""
-
-from mwnode.cli import main
-
-main()
