@@ -43,6 +43,7 @@ def archive(case: Case) -> None:
     payload = case.payload(GroupArchive)
     mission = case.mission().mission
     admit_mission(mission.state, case.command.kind)
+    case.expect_revision(mission.revision)
     snapshot = _snapshot(case, payload)
     body = _check_snapshot(case, snapshot)
     written = canonical(snapshot)

@@ -106,6 +106,11 @@ class Case:
         self.policy = context.policy
         self.now = context.now
         self.now_text = context.now_text or context.now.text()
+        if request is not None and self.command.group_id is not UNSET:
+            # Leases run on the Group's clock, which never steps back (decision A44).
+            last = self.view.last_occurred_at(self.command.group_id)
+            if last is not None and parse(last) > self.now:
+                self.now, self.now_text = parse(last), last
         self.request = request
         self.facts: list[EventFact] = []
         self.policy_notes: list[PolicyNote] = []

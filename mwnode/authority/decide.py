@@ -32,7 +32,7 @@ from mwnode.authority.state import (
     membership_key,
     principal_key,
 )
-from mwnode.authority.table import MISSION_LIVE
+from mwnode.authority.table import MISSION_ADMITS, MISSION_LIVE
 from mwnode.authority.view import View
 from mwnode.protocol.documents import GENESIS_COMMAND_KINDS, Command, PinnedProfile
 from mwnode.protocol.errors import ErrorCode, Rejection
@@ -119,14 +119,26 @@ def _admit_service(case: Case) -> None:
     required = MAY_SEND.get(command.kind, {}).get("S")
     services = case.context.services
     entitled = services.authority if required == AUTHORITY else services.organization
-    mission_row = None
-    if command.group_id is not UNSET and required is not None:
-        group, mission_row = _find_group(case)
-        _check_archive(case, group)
+    group, mission_row = None, None
+    if required is not None:
+        _check_place(case)
+        if command.group_id is not UNSET:
+            group, mission_row = _find_group(case)
     _check_extensions(case, mission_row)
     if required is None or command.actor != entitled:
         refuse(ErrorCode.AUTH_FORBIDDEN, f"policy lets {command.actor.id} send no {command.kind}", "R-8-05")
     case.roles = frozenset({"S"})
+    if group is not None:
+        _check_archive(case, group)
+
+
+def _check_place(case: Case) -> None:
+    """Extension kinds may leave ``groupId`` out by schema; each of ours either needs it or has none (decision F32)."""
+    in_group = case.command.kind in MISSION_ADMITS
+    if in_group == (case.command.group_id is not UNSET):
+        return
+    what = "is about one Group: state groupId" if in_group else "belongs to the Organization: leave groupId out"
+    refuse(ErrorCode.INVALID_COMMAND, f"{case.command.kind} {what}", "R-15.1-02", details={"path": "/groupId"})
 
 
 def _check_session(case: Case) -> None:

@@ -53,12 +53,18 @@ def _check_subject(entry: Evidence, row: WorkItemRow, path: str) -> None:
         _misfit(f"the subject is no {subject.type} of this WorkItem", f"{path}/subject/id", "R-13.2-07")
 
 
-def check_signers(entries: Iterable[Evidence], may_give: Callable[[Actor], bool], what: str) -> None:
-    """Who generated Evidence has signed it, which was verified; here: it may. AUTH_FORBIDDEN (decision D1)."""
+def check_signers(
+    entries: Iterable[Evidence],
+    may_give: Callable[[Actor], bool],
+    what: str,
+    code: ErrorCode = ErrorCode.AUTH_FORBIDDEN,
+) -> None:
+    """Who generated Evidence has signed it, which was verified; here: it may. AUTH_FORBIDDEN (decision D1), unless the
+    kind has another code."""
     for entry in entries:
         if not may_give(entry.generated_by):
             refuse(
-                ErrorCode.AUTH_FORBIDDEN,
+                code,
                 f"{what} cannot come from {entry.generated_by.type} {entry.generated_by.id}",
                 "R-19-14",
                 details={"evidenceId": entry.evidence_id},

@@ -38,7 +38,7 @@ from mwnode.protocol.commands import (
     WorkStart,
     WorkUnblock,
 )
-from mwnode.protocol.documents import Lease
+from mwnode.protocol.documents import Cause, Lease
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.events import (
     ExecutionLeaseRevoked,
@@ -53,6 +53,7 @@ from mwnode.protocol.events import (
 RESUME_SECONDS = 900
 """How long ownership lasts at least after a Session was replaced (decision F3)."""
 REPLACED = "session_replaced"
+WITHDRAWN = "agent_card_revoked"
 
 
 def _requeued(case: Case, lease: Lease, until: str) -> Lease:
@@ -344,16 +345,25 @@ def _fold_unblocked(view: Overlay, fact: EventFact) -> None:
 # --- a replaced Session -----------------------------------------------------------------------------------------------
 
 
-def revoke_for_session(case: Case, agent_id: str, session_epoch: int) -> None:
+def revoke_for_session(case: Case, agent_id: str, session_epoch: int, cause: Cause, *, resumes: bool = True) -> None:
     """What a new Session of an Agent means: its active WorkItems return to ``queued``, their Execution Leases revoked,
-    their ownership kept long enough to resume (R-11.3-17, R-11.3-22, reading 15, decisions A17, F3)."""
+    their ownership kept long enough to resume (R-11.3-17, R-11.3-22, reading 15, decisions A17, F3).
+
+    ``cause`` names the Event of the Organization that they follow from. An Agent whose Card was revoked does not
+    resume: its ownership is revoked too (decision E18).
+    """
     agent = case.view.get(AGENTS, agent_id)
     for work_item_id in () if agent is None else agent.active_ids:
         row = find(case.view, work_item_id)
         if row.ownership_lease is None or leases.ended(case, row.ownership_lease):
             continue  # lapsed: the Coordinator can offer it again, the Agent cannot resume it
         assert row.execution_lease is not None, "an active WorkItem has an Execution Lease"
-        lease = leases.closed_if_open(case, row.execution_lease, "revoked", REPLACED)
+        reason = REPLACED if resumes else WITHDRAWN
+        lease = leases.closed_if_open(case, row.execution_lease, "revoked", reason)
+        if resumes:
+            ownership = _requeued(case, row.ownership_lease, case.now.plus(RESUME_SECONDS).text())
+        else:
+            ownership = leases.closed(case, row.ownership_lease, "revoked", reason)
         emit(
             case,
             row,
@@ -363,11 +373,12 @@ def revoke_for_session(case: Case, agent_id: str, session_epoch: int) -> None:
                 state="queued",
                 work_item_id=row.item.work_item_id,
                 execution_lease_id=row.execution_lease.lease_id,
-                reason=REPLACED,
+                reason=reason,
                 session_epoch=session_epoch,
                 execution_lease=UNSET if lease is None else lease,
-                ownership_lease=_requeued(case, row.ownership_lease, case.now.plus(RESUME_SECONDS).text()),
+                ownership_lease=ownership,
             ),
+            cause=cause,
         )
 
 

@@ -15,6 +15,7 @@ from mwnode.authority.contracts import cleanup_contract
 from mwnode.authority.leases import closed_if_open, ended
 from mwnode.authority.request import EventFact
 from mwnode.authority.state import (
+    AGENTS,
     MISSIONS,
     WORK_ITEMS,
     WorkItemRow,
@@ -142,10 +143,14 @@ def live_owner(case: Case, row: WorkItemRow) -> bool:
     """Whether somebody owns the item and has not let it lapse (decision A18).
 
     ``queued``: ownership lease and start-by deadline; ``active``: the Execution Lease; ``blocked``: the blocked lease.
-    The owner of a promoted item is its Coordinator and is never live (decision D35).
+    The owner of a promoted item is its Coordinator and is never live (decision D35), nor is an Agent whose Card was
+    revoked (decision E18).
     """
     state = row.item.state
     if row.item.owner is UNSET:
+        return False
+    owner = case.view.get(AGENTS, row.item.owner.agent_id)
+    if owner is None or owner.card.status == "revoked":
         return False
     if state == "queued":
         lease = row.ownership_lease

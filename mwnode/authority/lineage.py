@@ -21,7 +21,6 @@ from mwnode.authority.request import EventFact
 from mwnode.authority.state import CONTENTS, MISSIONS, WORK_ITEMS, MissionRow, WorkItemRow
 from mwnode.authority.table import MISSION_LIVE, admit_mission, admit_work_item
 from mwnode.authority.view import Overlay
-from mwnode.protocol.capabilities import satisfies
 from mwnode.protocol.commands import MissionCreateChild
 from mwnode.protocol.documents import (
     Approval,
@@ -32,7 +31,6 @@ from mwnode.protocol.documents import (
     Owner,
     SelectionBasis,
     Submission,
-    WorkContract,
 )
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.events import MissionChildCreated, ResultAccepted
@@ -154,26 +152,6 @@ def _withdrawn(offers: tuple[Offer, ...] | UnsetType) -> tuple[Offer, ...] | Uns
     if offers is UNSET:
         return UNSET
     return tuple(structs.replace(offer, status="withdrawn") if offer.status == "pending" else offer for offer in offers)
-
-
-def check_capabilities(case: Case, contract: WorkContract) -> None:
-    """Work inside a child needs no capability that its parent WorkItem does not: AUTH_FORBIDDEN (R-14-07, decision
-    A41)."""
-    link = case.mission().mission.parent
-    if link is UNSET:
-        return
-    parent = case.view.get(WORK_ITEMS, link.work_item_id)
-    if parent is None:
-        return
-    held = parent.item.contract.required_capabilities
-    for required in contract.required_capabilities:
-        if not any(satisfies(one, required) for one in held):
-            refuse(
-                ErrorCode.AUTH_FORBIDDEN,
-                f"the parent WorkItem does not provide for {required.id} {required.version}",
-                "R-14-07",
-                details={"path": "/payload/contract/requiredCapabilities"},
-            )
 
 
 # --- what flows between them ------------------------------------------------------------------------------------------

@@ -332,19 +332,6 @@ def place(view: Overlay, membership: Membership) -> None:
     view.put(MEMBERSHIPS, structs.replace(row, membership=membership, idle_since=idle_since))
 
 
-def owe(view: Overlay, group_id: str, agent_id: str, change: int, at: str) -> None:
-    """Count one WorkItem more (``change`` 1) or less (-1) that an Agent owns and that is not terminal.
-
-    The evolvers of ownership call it; ``at`` is their Event's time: when the last obligation ends, the Member is idle.
-    """
-    row = view.get(MEMBERSHIPS, membership_key(group_id, Actor(type="agent", id=agent_id)))
-    if row is None:
-        return
-    obligations = max(0, row.obligations + change)
-    idle = obligations == 0 and row.membership.role not in MISSION_DUTIES and row.membership.state == "active"
-    view.put(MEMBERSHIPS, structs.replace(row, obligations=obligations, idle_since=at if idle else None))
-
-
 def retire(view: Overlay, group_id: str, at: str) -> None:
     """Fold the archival of a Group: everybody who was there for work is idle from then on (R-8-12)."""
     for row in view.in_group(MEMBERSHIPS, group_id):

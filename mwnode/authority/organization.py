@@ -43,6 +43,7 @@ from mwnode.protocol.documents import (
     CORE_EVENT_KINDS,
     Actor,
     AgentCard,
+    Cause,
     JsonObject,
     PublicKey,
     is_extension_kind,
@@ -95,14 +96,14 @@ def register_card(case: Case) -> None:
         registry = _enter(case, registry, _card_key(case.view, card, key, case.now_text), f"card/publicKeys/{index}")
     if registry is not case.context.registry:
         case.registry = registry
-    if card.status == "revoked" and known is not None:
-        execution.revoke_for_session(case, card.agent_id, max(1, known.session_epoch))
     fact = case.emit(
         f"{EXT}.registry.agent_card_registered",
         AgentCardRegistered(agent_id=card.agent_id, card_version=card.card_version),
         organization_scoped=True,
     )
-    case.receipt_kind = fact.kind
+    if card.status == "revoked" and known is not None:
+        cause = Cause(type="event", id=fact.event_id)
+        execution.revoke_for_session(case, card.agent_id, max(1, known.session_epoch), cause, resumes=False)
     case.note_policy(
         f"agent card {card.status}",
         {"agentId": card.agent_id, "cardVersion": card.card_version, "eventId": fact.event_id},
@@ -168,13 +169,12 @@ def open_session(case: Case) -> None:
     if row.card.status != "active":
         refuse(ErrorCode.AUTH_FORBIDDEN, f"the Agent Card is {row.card.status}", "R-19-14")
     epoch = row.session_epoch + 1
-    execution.revoke_for_session(case, payload.agent_id, epoch)
     fact = case.emit(
         f"{EXT}.identity.session_opened",
         SessionOpened(agent_id=payload.agent_id, session_epoch=epoch),
         organization_scoped=True,
     )
-    case.receipt_kind = fact.kind
+    execution.revoke_for_session(case, payload.agent_id, epoch, Cause(type="event", id=fact.event_id))
 
 
 # --- key_bind, key_restrict, profile_register -------------------------------------------------------------------------

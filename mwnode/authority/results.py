@@ -42,7 +42,10 @@ def submit(case: Case) -> None:
     rules.check_documents(case, row, payload.evidence, "R-13.2-01")
     rules.check_artifacts(payload.evidence, hashes)
     actor = case.command.actor
-    rules.check_signers(payload.evidence, lambda signer: signer == actor, "Evidence of a submission")
+    # All that is wrong with submitted Evidence is INVALID_COMMAND (decision D16).
+    rules.check_signers(
+        payload.evidence, lambda signer: signer == actor, "Evidence of a submission", ErrorCode.INVALID_COMMAND
+    )
     rules.check_coverage(row.item.contract, payload.evidence, by_worker=True)
     emit(
         case,

@@ -642,9 +642,14 @@ def test_a_new_session_returns_active_work_to_the_queue() -> None:
     scene.advance(200)
     decision = scene.session(anna)
     kinds = [fact.kind.rsplit(".", 1)[1] for fact in decision.facts]
-    assert kinds == ["work_execution_lease_revoked", "work_execution_lease_revoked", "session_opened"]
-    assert [fact.work_item_id for fact in decision.facts[:2]] == [running, second]
-    event = decision.facts[0].payload
+    assert kinds == ["session_opened", "work_execution_lease_revoked", "work_execution_lease_revoked"]
+    assert [fact.work_item_id for fact in decision.facts[1:]] == [running, second]
+    # A revoked lease is a consequence: it names the Event before it, and no Command.
+    opened = decision.facts[decision.receipt]
+    assert [(fact.cause.type, fact.cause.id, fact.command_hash) for fact in decision.facts[1:]] == [
+        ("event", opened.event_id, None)
+    ] * 2
+    event = decision.facts[1].payload
     assert isinstance(event, ExecutionLeaseRevoked)
     assert (event.execution_lease_id, event.reason, event.session_epoch) == (
         old["executionLeaseId"],

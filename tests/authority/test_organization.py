@@ -195,18 +195,25 @@ def test_a_revoked_card_stops_its_agent_and_its_executions() -> None:
     stage = Stage()
     anna = stage.workers["anna"]
     item = stage.bring(stage.authorize("one"), "active", anna)
+    waiting = [stage.bring(stage.authorize(state), state, anna) for state in ("queued", "blocked")]
     decision = stage.card(anna, status="revoked")
     assert [fact.kind for fact in decision.facts] == [
-        f"{EXT}.core.work_execution_lease_revoked",
         f"{EXT}.registry.agent_card_registered",
+        f"{EXT}.core.work_execution_lease_revoked",
     ]
-    assert decision.receipt == 1
-    lease = stage.item(item).execution_lease
-    assert lease is not None
-    assert (stage.state(item), lease.state) == ("queued", "revoked")
+    assert decision.receipt == 0
+    row = stage.item(item)
+    assert row.execution_lease is not None
+    assert row.ownership_lease is not None
+    assert (row.item.state, row.execution_lease.state, row.ownership_lease.state) == ("queued", "revoked", "revoked")
     refusal = stage.refused(anna, "work.start", {"workItemId": item, "ownershipEpoch": 1})
     assert refusal.code is ErrorCode.AUTH_FORBIDDEN
     assert stage.refused(stage.authority, SESSION, {"agentId": anna.id}).code is ErrorCode.AUTH_FORBIDDEN
+    # Nobody waits for an Agent that cannot come back: all of its work can be offered at once (decision E18).
+    ben = stage.worker("ben")
+    for held in (item, *waiting):
+        stage.offer(held, ben)
+        assert stage.accept(held, ben) == stage.item(held).ownership_epoch > 2
 
 
 # --- session_open -----------------------------------------------------------------------------------------------------
@@ -220,7 +227,7 @@ def test_a_session_fences_the_one_before_and_its_executions() -> None:
     other = stage.bring(stage.authorize("three"), "active", ben)
     decision = stage.session(anna)
     kinds = [fact.kind for fact in decision.facts]
-    assert kinds == [f"{EXT}.core.work_execution_lease_revoked"] * 2 + [f"{EXT}.identity.session_opened"]
+    assert kinds == [f"{EXT}.identity.session_opened"] + [f"{EXT}.core.work_execution_lease_revoked"] * 2
     assert decision.facts[decision.receipt].group_id is None
     assert [stage.state(item) for item in (*items, other)] == ["queued", "queued", "active"]
     assert stage.agent_row(anna).session_epoch == 2
