@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Final
 
 import lmdb
@@ -95,8 +94,6 @@ def whole_command(verified: Verified) -> bytes:
 def _caused(decision: Decision, command: Command) -> list[int]:
     """Which of the Events the Command is told of: the receipt first, then its others in their order (decision B17)."""
     facts = decision.facts
-    if len(facts) < 2:
-        return list(range(len(facts)))
     own_group = None if command.group_id is UNSET else command.group_id
     caused = [
         index
@@ -133,6 +130,8 @@ class Batch:
         self.is_token = is_token
         self.events: list[CommittedEvent] = []
         self.audits: list[AuditRow] = []
+        self._earliest = now.plus(-policy.freshness_window)
+        self._latest = now.plus(policy.clock_skew)
         self.new_id = uuid7_maker(now, entropy.random)
         self.view = BatchView(txn, self.settle)
         self._sealer = sealer
@@ -181,15 +180,10 @@ class Batch:
         receipt = self.txn.receipt(*identity)
         if receipt is not None:
             return self._duplicate(command, signing_hash, receipt)
-        failure = admission.check_freshness(
-            verified.protected_time,
-            self.now,
-            window_seconds=self.policy.freshness_window,
-            skew_seconds=self.policy.clock_skew,
-        ) or self._outside_key_interval(verified)
+        failure = self._not_fresh(verified) or self._outside_key_interval(verified)
         if failure is not None:
             return self._refuse_signed(failure, verified, command)
-        records = self._admit_embedded(request)
+        records = self._admit_embedded(request) if request.embedded else []
         if isinstance(records, Failure):
             return self._refuse_signed(records, verified, command)
         try:
@@ -229,6 +223,16 @@ class Batch:
                 )
             events.append(stored.event)
         return Accepted(tuple(events), receipt.record, duplicate=True)
+
+    def _not_fresh(self, verified: Verified) -> Failure | None:
+        if self._earliest <= verified.protected_time <= self._latest:
+            return None
+        return admission.check_freshness(
+            verified.protected_time,
+            self.now,
+            window_seconds=self.policy.freshness_window,
+            skew_seconds=self.policy.clock_skew,
+        )
 
     def _outside_key_interval(self, verified: Verified) -> Failure | None:
         """Whether the key is good at the trusted time, by the Registry as it is now (R-6.4-74)."""
@@ -284,46 +288,52 @@ class Batch:
         rows, self._rows = self._rows, {}
         self._receipts.clear()
         self.view.heads.clear()
-        drafts: list[Draft] = []
-        for each in waiting:
-            with self._blaming(each.request):
-                drafts.extend([self._sealer.draft(fact) for fact in each.decision.facts])
-        sealed = iter(self._sealer.seal(drafts))
-        for each in waiting:
-            with self._blaming(each.request):
-                each.outcome = self._write(each, [next(sealed) for _ in each.decision.facts])
-        for (_, key), (table, row, request) in rows.items():
-            with self._blaming(request):
-                self.txn.put_record(table, key, encode_row(table, row))
-
-    @contextmanager
-    def _blaming(self, request: Request | None) -> Iterator[None]:
-        """Say whose fault a failure is, so that the batch can be run again without it."""
+        blamed: Request | None = None
         try:
-            yield
+            drafts: list[Draft] = []
+            for each in waiting:
+                blamed = each.request
+                for fact in each.decision.facts:
+                    drafts.append(self._sealer.draft(fact))
+            sealed = iter(self._sealer.seal(drafts))
+            for each in waiting:
+                blamed = each.request
+                each.outcome = self._write(each, sealed)
+            for (_, key), (table, row, request) in rows.items():
+                blamed = request
+                self.txn.put_record(table, key, encode_row(table, row))
+        except lmdb.Error:
+            raise
         except Exception as error:
-            if request is None or isinstance(error, lmdb.Error):
+            if blamed is None:
                 raise
-            raise Poisoned(request, error) from error
+            # The batch is run again without the one whose fault this is.
+            raise Poisoned(blamed, error) from error
 
-    def _write(self, waiting: Waiting, sealed: Sequence[Sealed]) -> Accepted:
+    def _write(self, waiting: Waiting, sealed: Iterator[Sealed]) -> Accepted:
         """The records of one decision: Command, Events, receipt."""
         decision, command = waiting.decision, waiting.command
         number = None
         if waiting.request is not None:
             whole = whole_command(waiting.request.verified)
             number = self.txn.put_command(waiting.command_hash, whole, self.now_text)
-        places = [self._append(fact, one, number, command) for fact, one in zip(decision.facts, sealed, strict=True)]
+        places: list[tuple[str, int]] = []
+        texts: list[bytes] = []
         for fact in decision.facts:
-            if isinstance(fact.payload, EventTombstoned):
+            one = next(sealed)
+            texts.append(one.encoded)
+            places.append(self._append(fact, one, number, command))
+            if type(fact.payload) is EventTombstoned:
                 self._erase(fact.group_id or ORGANIZATION, fact.payload, fact.event_id)
         record = None if decision.record is None else jcs.canonical(decision.record)
         if command is None or number is None:
             return Accepted((), record)
-        caused = _caused(decision, command)
-        receipt = Receipt(waiting.command_hash, tuple([places[index] for index in caused]), record, number)
+        if len(places) > 1:
+            caused = _caused(decision, command)
+            places, texts = [places[index] for index in caused], [texts[index] for index in caused]
+        receipt = Receipt(waiting.command_hash, tuple(places), record, number)
         self.txn.put_receipt(command.actor.id, command.action_id, receipt)
-        return Accepted(tuple([sealed[index].encoded for index in caused]), record)
+        return Accepted(tuple(texts), record)
 
     def _erase(self, group_id: str, tombstone: EventTombstoned, tombstone_event_id: str) -> None:
         """Put a tombstone where a Message's Event was: same ID, place, hash and chain, signed anew (decision F17)."""
@@ -344,7 +354,7 @@ class Batch:
     ) -> tuple[str, int]:
         """Append one signed Event and remember it for delivery; its place."""
         log = fact.group_id or ORGANIZATION
-        appended = self.txn.append_event(
+        sequence = self.txn.append(
             NewEvent(
                 log,
                 fact.event_id,
@@ -354,9 +364,9 @@ class Batch:
                 sealed.signing_hash,
                 command_number,
             )
-        )
-        if fact.sequence is not None and appended.sequence != fact.sequence:
-            raise ValueError(f"{fact.group_id}: decided at sequence {fact.sequence}, appended at {appended.sequence}")
+        ).sequence
+        if fact.sequence is not None and sequence != fact.sequence:
+            raise ValueError(f"{fact.group_id}: decided at sequence {fact.sequence}, appended at {sequence}")
         self.events.append(
             CommittedEvent(
                 fact.group_id,
@@ -372,7 +382,7 @@ class Batch:
                 fact.actor if command is None else command.actor,
             )
         )
-        return log, appended.sequence
+        return log, sequence
 
     def _try_out(self, decision: Decision) -> None:
         """Raise now what would fail once nobody can be blamed for it: a timer has no Command to refuse."""

@@ -319,6 +319,8 @@ class LogWriting(LogReading):
 
     def group_number(self, group_id: str) -> int | None:
         number = self.own.number_of.get(group_id)
+        if number is None:
+            number = self.shared.number_of.get(group_id)
         return super().group_number(group_id) if number is None else number
 
     def group_name(self, number: int) -> str:
@@ -337,8 +339,11 @@ class LogWriting(LogReading):
         return number
 
     def _head(self, number: int) -> Head | None:
+        head = self.own.heads.get(number)
+        if head is not None:
+            return head
         if number in self.own.heads:
-            return self.own.heads[number]
+            return None
         if number in self.shared.heads:
             return self.shared.heads[number]
         head = super()._head(number)
@@ -358,22 +363,24 @@ class LogWriting(LogReading):
         return number + 1
 
     def append_event(self, event: NewEvent) -> StoredEvent:
+        head = self.append(event)
+        return StoredEvent(head.sequence, event.event, event.signing_hash, head.chain)
+
+    def append(self, event: NewEvent) -> Head:
+        """As ``append_event``; the log's new head."""
         number = self.number_for(event.group_id)
         head = self._head(number)
         sequence, chain = (1, NO_CHAIN) if head is None else (head.sequence + 1, head.chain)
         chain = next_chain(chain, event.signing_hash)
-        position = U64.pack(self._next_position())
-        self.pages.put("log", position, encode_log_record(event, number, sequence, chain))
-        self.pages.put("places", PLACE.pack(number, sequence), position)
-        self.pages.put("event_ids", text_key(event.event_id), position)
-        self.own.heads[number] = Head(sequence, chain, event.occurred_at)
-        return StoredEvent(sequence, event.event, event.signing_hash, chain)
-
-    def _next_position(self) -> int:
-        """Positions are never used twice, not even after the newest Events were trimmed."""
-        position = self._next("log", U64)
-        self.pages.put("meta", _POSITION, U64.pack(position))
-        return position
+        position = U64.pack(self._next("log", U64))
+        buffers = self.pages.buffers
+        # Positions are never used twice, not even after the newest Events were trimmed.
+        buffers["meta"][_POSITION] = position
+        buffers["log"][position] = encode_log_record(event, number, sequence, chain)
+        buffers["places"][PLACE.pack(number, sequence)] = position
+        buffers["event_ids"][text_key(event.event_id)] = position
+        new = self.own.heads[number] = Head(sequence, chain, event.occurred_at)
+        return new
 
     def erase_event(self, group_id: str, sequence: int, event: bytes) -> None:
         """Put other bytes in an Event's place; its signing hash and chain value stay (decision F17).

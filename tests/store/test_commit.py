@@ -21,7 +21,7 @@ from mwnode.store import batch, commit
 from mwnode.store.commit import Accepted, CommittedEvent, Committer
 from mwnode.store.environment import LmdbWriting
 from mwnode.store.errors import StoreFull
-from mwnode.store.port import AuditRow, NewEvent, StoredEvent
+from mwnode.store.port import AuditRow, Head, NewEvent
 from mwnode.store.verify import verify
 from mwnode.testing import Harness, MissionHandle
 
@@ -233,13 +233,13 @@ def test_a_failed_commit_refuses_everybody_changes_nothing_and_a_retry_succeeds(
         answers = [submit(raw) for raw in raws]
         broken = monkeypatch.context()
         patch = broken.__enter__()
-        real = LmdbWriting.append_event
+        real = LmdbWriting.append
 
-        def full(self: LmdbWriting, event: NewEvent) -> StoredEvent:
+        def full(self: LmdbWriting, event: NewEvent) -> Head:
             real(self, event)
             raise StoreFull("no room")
 
-        patch.setattr(LmdbWriting, "append_event", full)
+        patch.setattr(LmdbWriting, "append", full)
     outcomes = [answer.result(20) for answer in answers]
     assert {outcome.code for outcome in outcomes} == {ErrorCode.INTERNAL_ERROR}
     assert mission.events() == before
@@ -258,17 +258,17 @@ def test_a_fault_between_two_events_of_one_command_leaves_neither(
     before = mission.events()
     cancel = mwnode.owner.command("mission.cancel", {"reason": "enough"}, group_id=mission.group_id)
     other = message(mwnode, mission)
-    real = LmdbWriting.append_event
+    real = LmdbWriting.append
     appended: list[str] = []
 
-    def breaks_at_the_second(self: LmdbWriting, event: NewEvent) -> StoredEvent:
+    def breaks_at_the_second(self: LmdbWriting, event: NewEvent) -> Head:
         if b'"work.cancelled"' in event.event:
             raise OSError("the second Event")
         appended.append(event.event_id)
         return real(self, event)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LmdbWriting, "append_event", breaks_at_the_second)
+        patch.setattr(LmdbWriting, "append", breaks_at_the_second)
         with held(mwnode) as submit:
             answers = [submit(cancel), submit(other)]
         outcomes = [answer.result(20) for answer in answers]
