@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from msgspec import UNSET, Struct
@@ -22,7 +22,7 @@ from mwnode.authority.state import (
 )
 from mwnode.authority.view import Overlay, View
 from mwnode.protocol.commands import Payload
-from mwnode.protocol.documents import Actor, Cause, Command, JsonObject, PolicyLogEntry
+from mwnode.protocol.documents import Actor, Cause, Command, Extension, JsonObject, PolicyLogEntry
 from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.instants import Instant, parse
 from mwnode.trust.registry import Registry
@@ -95,6 +95,8 @@ class Case:
 
     command: Command
     """The Command being decided; what a timer or policy decides has none."""
+    group_id: str
+    """The Command's Group; only a Command that names one has it."""
 
     def __init__(self, view: View, context: Context, request: Request | None) -> None:
         if request is not None:
@@ -106,10 +108,11 @@ class Case:
         self.policy = context.policy
         self.now = context.now
         self.now_text = context.now_text or context.now.text()
-        if request is not None and self.command.group_id is not UNSET:
+        if request is not None and (group_id := self.command.group_id) is not UNSET:
+            self.group_id = group_id
             # Leases run on the Group's clock, which never steps back (decision A44).
-            last = self.view.last_occurred_at(self.command.group_id)
-            if last is not None and parse(last) > self.now:
+            last = view.last_occurred_at(group_id)
+            if last is not None and last != self.now_text and parse(last) > self.now:
                 self.now, self.now_text = parse(last), last
         self.request = request
         self.facts: list[EventFact] = []
@@ -125,22 +128,11 @@ class Case:
 
     # --- the Command ---
 
-    @property
-    def command_hash(self) -> str:
-        assert self.request is not None
-        return self.request.verified.signing_hash
-
     def payload(self, kind: type[P]) -> P:
         """The typed payload."""
         assert self.request is not None
         assert isinstance(self.request.payload, kind)
         return self.request.payload
-
-    @property
-    def group_id(self) -> str:
-        group_id = self.command.group_id
-        assert group_id is not UNSET
-        return group_id
 
     def reference(self, name: str, given: str | None) -> str:
         """A Conversation or WorkItem named in the envelope, the payload or both (decision D8)."""
@@ -226,11 +218,21 @@ class Case:
         revision; it defaults to the payload's. Consequences name the Event that caused them (decision D26).
         """
         event_id = self.context.new_id()
-        command = None if self.request is None else self.command
-        by_command = cause is None and command is not None
+        request = self.request
+        command = None if request is None else self.command
+        extensions: Mapping[str, Extension] | None = None
+        command_hash = command_payload = override_grant_id = None
         if cause is None:
-            assert command is not None, "an Event without a Command names its cause"
+            assert request is not None, "an Event without a Command names its cause"
+            assert command is not None
             cause = Cause(type="command", id=command.action_id)
+            command_hash = request.verified.signing_hash
+            if isinstance(request.payload, Payload):
+                command_payload = request.payload
+            if command.extensions is not UNSET:
+                extensions = command.extensions
+            if command.cooperation_override_grant_id is not UNSET:
+                override_grant_id = command.cooperation_override_grant_id
         if organization_scoped:
             place, sequence, aggregate, occurred = None, None, None, self.now_text
         else:
@@ -251,18 +253,10 @@ class Case:
             aggregate_revision=aggregate,
             conversation_id=conversation_id,
             work_item_id=work_item_id,
-            command_hash=self.command_hash if by_command else None,
-            extensions=command.extensions if by_command and command and command.extensions is not UNSET else None,
-            command_payload=(
-                self.request.payload
-                if by_command and self.request is not None and isinstance(self.request.payload, Payload)
-                else None
-            ),
-            override_grant_id=(
-                command.cooperation_override_grant_id
-                if by_command and command and command.cooperation_override_grant_id is not UNSET
-                else None
-            ),
+            command_hash=command_hash,
+            extensions=extensions,
+            command_payload=command_payload,
+            override_grant_id=override_grant_id,
         )
         self.facts.append(fact)
         self.context.evolve(self.view, fact)
@@ -290,7 +284,7 @@ class Case:
     def decision(self) -> Decision:
         """What gathered so far, as one unit of commitment."""
         receipt = 0
-        if self.receipt_kind is not None:
+        if self.receipt_kind is not None and len(self.facts) > 1:
             receipt = next(i for i, fact in enumerate(self.facts) if fact.kind == self.receipt_kind)
         return Decision(
             facts=tuple(self.facts),

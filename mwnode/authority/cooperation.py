@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import lru_cache
 
 from msgspec import UNSET, structs
 
@@ -140,9 +141,8 @@ def settle(case: Case) -> None:
 def _warn_of_long_logs(case: Case) -> None:
     """A soft threshold: the Coordinator is told once, and work goes on (R-20-04, decision F18)."""
     limit = case.policy.group_event_warning
-    for group_id in list(case.view.heads):
-        head = case.view.head(group_id)
-        if case.view.base.head(group_id) < limit <= head:
+    for group_id, head in list(case.view.heads.items()):
+        if limit <= head and case.view.base.head(group_id) < limit:
             mission = case.mission(group_id).mission
             case.emit(
                 f"{CORE}.threshold_crossed",
@@ -180,6 +180,11 @@ def _rate_key(policy_name: str, group_id: str, actor_type: str, actor_id: str) -
     return f"{policy_name} {group_id} {actor_type} {actor_id}"
 
 
+@lru_cache(maxsize=256)
+def _microseconds(timestamp: str) -> int:
+    return parse(timestamp).whole_microseconds()
+
+
 def check_rate(case: Case, policy_name: PolicyName, limit: int) -> None:
     """Refuse one more than ``limit`` within a minute, per actor and Group (R-20-01, decision D59).
 
@@ -188,7 +193,7 @@ def check_rate(case: Case, policy_name: PolicyName, limit: int) -> None:
     actor = case.command.actor
     row = case.view.get(RATES, _rate_key(policy_name, case.group_id, actor.type, actor.id))
     retry_after_ms = None
-    if row is not None and len(row.times) + sum(count for _, count in row.older) >= limit:
+    if row is not None and len(row.times) + sum([count for _, count in row.older]) >= limit:
         retry_after_ms = _wait_for_room(row, case.now.whole_microseconds(), limit)
     pass_limit(
         case,
@@ -223,9 +228,10 @@ def count_rate(view: Overlay, policy_name: PolicyName, fact: EventFact) -> None:
     assert fact.group_id is not None
     key = _rate_key(policy_name, fact.group_id, fact.actor.type, fact.actor.id)
     row = view.get(RATES, key) or RateRow(key)
-    time = parse(fact.occurred_at).whole_microseconds()
+    time = _microseconds(fact.occurred_at)
     since = time - WINDOW_MICROSECONDS
-    times = (*row.times[bisect_right(row.times, since) :], time)
+    times = row.times if not row.times or row.times[0] > since else row.times[bisect_right(row.times, since) :]
+    times = (*times, time)
     older = row.older
     if older and older[0][0] < since // 1_000_000:
         older = tuple(entry for entry in older if entry[0] >= since // 1_000_000)

@@ -16,7 +16,7 @@ from mwnode.authority import cooperation, leases, membership, offline
 from mwnode.authority.aggregates import DECIDERS
 from mwnode.authority.case import Case, Context, Refused, refuse
 from mwnode.authority.request import Decision, Request
-from mwnode.authority.secrets import token_shaped
+from mwnode.authority.secrets import may_hold_token, token_shaped
 from mwnode.authority.standing import AUTHORITY, MAY_SEND, PROVISIONAL_MAY_SEND
 from mwnode.authority.state import (
     AGENTS,
@@ -109,7 +109,10 @@ def _check_secrets(case: Case) -> None:
     """No token of this node enters Events, Messages, Artifacts, Cards or packages (R-12-13, decision F27)."""
     assert case.request is not None
     is_token = case.context.is_token
-    if is_token is not None and any(is_token(text) for text in token_shaped(case.request.verified.canonical)):
+    document = case.request.verified.canonical
+    if is_token is None or not may_hold_token(document):
+        return
+    if any(is_token(text) for text in token_shaped(document)):
         refuse(ErrorCode.INVALID_COMMAND, "the Command holds a token of this node; leave it out", "R-12-13")
 
 
@@ -225,7 +228,9 @@ def _letters(case: Case, mission_row: MissionRow, member: MembershipRow) -> froz
     if mission_row.root_owner is not None and actor == mission_row.root_owner:
         stands.add("RO")
     scopes = member.membership.scopes
-    return frozenset(letter for letter, scope in MAY_SEND[command.kind].items() if letter in stands and scope in scopes)
+    return frozenset(
+        [letter for letter, scope in MAY_SEND[command.kind].items() if letter in stands and scope in scopes]
+    )
 
 
 def acts_as_coordinator(case: Case, letters: frozenset[str]) -> bool:

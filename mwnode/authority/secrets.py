@@ -14,6 +14,11 @@ _SIGNATURE = re.compile(rb"\.[A-Za-z0-9_-]{86}(?![A-Za-z0-9_-])")
 _CLAIMS_MAX = 8192
 
 
+def may_hold_token(document: bytes) -> bool:
+    """Whether a JSON document holds anything of the shape of a token's signature: one scan, which most end with."""
+    return _SIGNATURE.search(document) is not None
+
+
 def token_shaped(document: bytes) -> Iterator[str]:
     """Every text of a JSON document that has the shape of a token, wherever it stands. Takes linear time."""
     for match in _SIGNATURE.finditer(document):
