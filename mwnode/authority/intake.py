@@ -51,6 +51,11 @@ EMBEDDED: dict[str, tuple[tuple[str, DocumentKind], ...]] = {
 _CONTRACT_KINDS: tuple[type[Payload], ...] = (WorkAuthorize, WorkOffer, WorkPropose)
 _PATH = re.compile(r" - at `\$(?P<path>[^`]*)`\Z")
 _STEP = re.compile(r"\.(?P<name>[^.\[\]]+)|\[(?P<index>[0-9]+|\.\.\.)\]")
+_MEMBER = re.compile(
+    r"(?:missing required|unknown) field `(?P<name>[^`]+)`|^(?P<array>[a-z][A-Za-z]+) (?:must have at least|repeats)"
+)
+    r"(?:missing required|unknown) field `(?P<name>[^`]+)`|^(?P<array>[a-z][A-Za-z]+) (?:must have at least|repeats)"
+)
 _MISSING = re.compile(
     r"missing required field|at least one entry|of length >= 1\b|limits at least one dimension", re.IGNORECASE
 )
@@ -72,10 +77,18 @@ def prepare(verified: Verified, registry: Registry) -> Request:
             ),
         )
     try:
-        payload = msgspec.convert(_without_nulls(command.payload), payload_type)
+        payload = typed_payload(command)
     except msgspec.ValidationError as fault:
         return Request(verified, _misfit(command, payload_type, str(fault)))
     return Request(verified, payload, _verify_embedded(command.kind, payload, registry))
+
+
+def typed_payload(command: Command) -> Payload:
+    """The payload of a Command of a known kind, as deciding and folding read it.
+
+    Raises msgspec.ValidationError when it does not fit its kind.
+    """
+    return msgspec.convert(_without_nulls(command.payload), PAYLOADS[command.kind])
 
 
 def _verify_embedded(kind: str, payload: Payload, registry: Registry) -> tuple[Embedded, ...]:
@@ -106,6 +119,10 @@ def _misfit(command: Command, payload_type: type[Payload], fault: str) -> Reject
     steps = _STEP.finditer(match["path"]) if match else ()
     path = "/payload" + "".join(f"/{step['name'] or step['index']}" for step in steps)
     text = fault[: match.start()] if match else fault
+    member = _MEMBER.search(text)
+    if member:
+        # msgspec points at the object; the path is the member's (decision D44).
+        path = f"{path}/{member['name'] or member['array']}"
     code = ErrorCode.INVALID_COMMAND
     if issubclass(payload_type, _CONTRACT_KINDS) and _contract_is_incomplete(command.payload, path, text):
         code = ErrorCode.WORK_CONTRACT_INCOMPLETE
@@ -115,8 +132,6 @@ def _misfit(command: Command, payload_type: type[Payload], fault: str) -> Reject
 def _contract_is_incomplete(payload: dict[str, Any], path: str, text: str) -> bool:
     """Something required is missing or empty, or there is no contract but prose (decision D3, R-10.1-01)."""
     contract = payload.get("contract")
-    if path == "/payload":
-        return contract is None and "`contract`" in text
     if not path.startswith("/payload/contract"):
         return False
     return not isinstance(contract, dict) or _MISSING.search(text) is not None

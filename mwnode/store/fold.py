@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from mwnode.authority.evolve import evolve, fact_of
+from mwnode.authority.intake import typed_payload
 from mwnode.authority.request import EventFact
 from mwnode.authority.state import (
     KEYS,
@@ -35,7 +36,7 @@ from mwnode.authority.state import (
     Table,
 )
 from mwnode.authority.view import Overlay
-from mwnode.protocol.commands import PAYLOADS, Payload
+from mwnode.protocol.commands import Payload
 from mwnode.protocol.documents import Command, Event, PolicyLogEntry
 from mwnode.store.environment import LmdbReading, LmdbStore, LmdbWriting
 from mwnode.store.errors import StoreCorrupt
@@ -107,8 +108,7 @@ def _command_parts(raw: bytes | None) -> tuple[Payload | None, str | None]:
         return None, None
     command = msgspec.json.decode(raw, type=Command)
     grant = command.cooperation_override_grant_id
-    payload = msgspec.convert(command.payload, PAYLOADS[command.kind])
-    return payload, None if grant is UNSET else grant
+    return typed_payload(command), None if grant is UNSET else grant
 
 
 class Scope:
