@@ -54,8 +54,6 @@ _STEP = re.compile(r"\.(?P<name>[^.\[\]]+)|\[(?P<index>[0-9]+|\.\.\.)\]")
 _MEMBER = re.compile(
     r"(?:missing required|unknown) field `(?P<name>[^`]+)`|^(?P<array>[a-z][A-Za-z]+) (?:must have at least|repeats)"
 )
-    r"(?:missing required|unknown) field `(?P<name>[^`]+)`|^(?P<array>[a-z][A-Za-z]+) (?:must have at least|repeats)"
-)
 _MISSING = re.compile(
     r"missing required field|at least one entry|of length >= 1\b|limits at least one dimension", re.IGNORECASE
 )
