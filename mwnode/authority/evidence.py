@@ -10,11 +10,12 @@ from msgspec import UNSET
 from mwnode.authority.case import Case, refuse
 from mwnode.authority.state import CONTENTS, EVIDENCE, EvidenceRow, WorkItemRow
 from mwnode.authority.view import Overlay
+from mwnode.protocol.assessments import BY_OTHERS
 from mwnode.protocol.documents import Actor, Evidence, WorkContract
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.instants import parse
 
-REVIEW_ONLY = frozenset({"reviewer_assessment", "human_review"})
+REVIEW_ONLY = BY_OTHERS
 """Kinds of Evidence that nobody can give about its own work."""
 
 

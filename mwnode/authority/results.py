@@ -112,7 +112,12 @@ def accept(case: Case) -> None:
     rules.check_known_artifacts(case, payload.evidence)
     review = tuple(entry for entry in payload.evidence if case.view.get(EVIDENCE, entry.evidence_id) is None)
     _check_review(case, row, review)
-    submitted = [found.evidence for name in row.evidence_ids if (found := case.view.get(EVIDENCE, name)) is not None]
+    # What only others can say counts for nothing where the owner said it (decision D16).
+    submitted = [
+        found.evidence
+        for name in row.evidence_ids
+        if (found := case.view.get(EVIDENCE, name)) is not None and found.evidence.type not in rules.REVIEW_ONLY
+    ]
     rules.check_coverage(row.item.contract, (*submitted, *review), by_worker=False)
     ownership = leases.closed_if_open(case, row.ownership_lease, "released", "result accepted")
     emit(

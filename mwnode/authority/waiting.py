@@ -14,10 +14,11 @@ from msgspec import UNSET, Struct
 from mwnode.authority.items import child_is_running, is_satisfied
 from mwnode.authority.policy import Policy
 from mwnode.authority.progress import awaits_approval, is_settled
-from mwnode.authority.state import MISSIONS, WORK_ITEMS, MissionRow, WorkItemRow
+from mwnode.authority.state import CONVERSATIONS, MESSAGES, MISSIONS, WORK_ITEMS, MissionRow, WorkItemRow
 from mwnode.authority.table import MISSION, MISSION_LIVE, WORK_ITEM
 from mwnode.authority.view import View
-from mwnode.protocol.documents import Actor, Event, Lease
+from mwnode.protocol.documents import Actor, Event, Lease, Message, TextBlock
+from mwnode.protocol.identifiers import mission_conversation_id
 from mwnode.protocol.instants import Instant, parse
 
 
@@ -36,7 +37,7 @@ def waiting(view: View, row: MissionRow, policy: Policy, now: Instant) -> list[W
     """Everything in a Mission that waits for somebody; most pressing deadline first."""
     if row.mission.state not in MISSION_LIVE:
         return []
-    found = [*_on_mission(view, row, policy, now)]
+    found = [*_on_mission(view, row, policy, now), *_on_questions(view, row)]
     if row.mission.state == "active":
         for item in view.in_group(WORK_ITEMS, row.mission.group_id):
             found += _on_item(view, row, item, policy, now)
@@ -90,6 +91,33 @@ def _on_mission(view: View, row: MissionRow, policy: Policy, now: Instant) -> It
         yield Wait(
             coordinator, "mission.submit_for_approval", on, last, mission.deadline, "the result is not submitted"
         )
+
+
+def _on_questions(view: View, row: MissionRow) -> Iterator[Wait]:
+    """Clarifications that nobody resolved (decision F18): in the main Conversation the MissionOwner's to answer, about
+    a WorkItem the Coordinator's, by a corrected contract (R-10.1-21)."""
+    mission = row.mission
+    for conversation in view.in_group(CONVERSATIONS, mission.group_id):
+        item_id = conversation.conversation.primary_work_item_id
+        for question_id in conversation.open_questions:
+            asked = view.get(MESSAGES, question_id)
+            since = row.state_since or mission.created_at if asked is None else asked.message.committed_at
+            if item_id is not UNSET:
+                item = view.get(WORK_ITEMS, item_id)
+                deadline = mission.deadline if item is None else item.item.contract.deadline
+                on = {"kind": "work_item", "id": item_id}
+                action = "work.offer of a contract that settles the question"
+                yield Wait(_coordinator(row), action, on, since, deadline, "nobody accepts the work")
+            elif conversation.conversation.conversation_id == mission_conversation_id(mission.group_id):
+                on = {"kind": "mission", "id": mission.mission_id}
+                text = "" if asked is None else _text(asked.message)
+                action = f"message.post that answers the question{text}"
+                yield Wait(mission.mission_owner, action, on, since, mission.deadline, "what it is about is not done")
+
+
+def _text(message: Message) -> str:
+    text = " ".join(block.text for block in message.content if isinstance(block, TextBlock))
+    return f": {text}"[:500] if text else ""
 
 
 def _on_item(view: View, row: MissionRow, item: WorkItemRow, policy: Policy, now: Instant) -> Iterator[Wait]:

@@ -12,7 +12,17 @@ from msgspec import UNSET, Struct, field
 
 from mwnode.client.fold import WorkView, decode_payload, fold
 from mwnode.protocol.commands import Payload
-from mwnode.protocol.documents import Actor, Event, Extensions, Lease, Membership, Message, Mission
+from mwnode.protocol.documents import (
+    Actor,
+    Budget,
+    DataBlock,
+    Event,
+    Extensions,
+    Lease,
+    Membership,
+    Message,
+    Mission,
+)
 from mwnode.protocol.events import (
     BudgetAmended,
     CoordinatorAssigned,
@@ -34,7 +44,7 @@ from mwnode.protocol.events import (
     WorkProposal,
     WorkProposed,
 )
-from mwnode.protocol.identifiers import CORE_EXTENSION
+from mwnode.protocol.identifiers import CLARIFICATION_SCHEMA, CORE_EXTENSION
 
 _MISSION_FACTS = (
     MissionSubmitted,
@@ -52,6 +62,19 @@ class Change(Struct, frozen=True):
     round: int
     feedback: str
     event_id: str
+
+
+class Question(Struct):
+    """One clarification that somebody asked for in a Conversation, and whether it was declared resolved there."""
+
+    question_id: str
+    conversation_id: str
+    author: Actor
+    text: str
+    sequence: int
+    contract_version: int
+    """Version of the contract that stood when it was asked; 0 outside of WorkItem Conversations."""
+    resolved: bool = False
 
 
 class Board(Struct):
@@ -74,6 +97,14 @@ class Board(Struct):
     messages: list[Message] = field(default_factory=list)
     """Messages since the last request for changes; the newest thousand."""
     message_sequences: dict[str, int] = field(default_factory=dict)
+    questions: dict[tuple[str, str], Question] = field(default_factory=dict)
+    """Clarifications by Conversation and question ID, oldest first."""
+    replaced: set[str] = field(default_factory=set)
+    """WorkItems in whose place a substitute was authorized."""
+    taken_proposals: set[str] = field(default_factory=set)
+    """Proposals that were authorized, by whomever."""
+    budget: Budget | None = None
+    """The Mission's budget as it was last amended."""
     facts: dict[str, str] = field(default_factory=dict)
     """Event IDs worth citing: ``created``, ``authorized <id>``, ``accepted <id>``."""
     blocked_at: dict[str, int] = field(default_factory=dict)
@@ -98,6 +129,10 @@ class Board(Struct):
         view = fold(self.views, payload)
         if isinstance(payload, WorkAuthorized):
             self.facts[f"authorized {payload.work_item.work_item_id}"] = event.event_id
+            if payload.proposal_id is not UNSET:
+                self.taken_proposals.add(payload.proposal_id)
+            if payload.replaces_work_item_id is not UNSET:
+                self.replaced.add(payload.replaces_work_item_id)
         elif isinstance(payload, ResultAccepted):
             self.facts[f"accepted {payload.work_item_id}"] = event.event_id
         elif isinstance(payload, WorkBlocked):
@@ -112,7 +147,7 @@ class Board(Struct):
     def _mission(self, event: Event, payload: Payload) -> None:
         match payload:
             case MissionCreated():
-                self.mission = payload.mission
+                self.mission, self.budget = payload.mission, payload.mission.budget
                 self.plan_hash = plan_hash_of(event, payload.mission)
                 self.coordinator_id = payload.mission.coordinator.agent_id
                 self.coordinator_epoch = payload.mission.coordinator.coordinator_epoch
@@ -134,7 +169,7 @@ class Board(Struct):
             case MissionSubmitted():
                 self.submitted = payload.artifact_hashes
             case BudgetAmended():
-                self.amended_at = self.sequence
+                self.amended_at, self.budget = self.sequence, payload.budget
         if isinstance(payload, _MISSION_FACTS):
             assert isinstance(payload, Fact), "Mission facts state revision and state"
             self.revision, self.state = max(self.revision, payload.revision), payload.state
@@ -154,6 +189,31 @@ class Board(Struct):
         if isinstance(payload, MessageCommitted) and payload.message.kind == "message":
             self.messages = [*self.messages[-999:], payload.message]
             self.message_sequences[payload.message.message_id] = self.sequence
+            self._clarifications(payload.message)
+
+    def _clarifications(self, message: Message) -> None:
+        """Blocks of a Message that ask for a clarification or resolve one (decision F18)."""
+        for block in message.content:
+            if not isinstance(block, DataBlock) or block.schema != CLARIFICATION_SCHEMA:
+                continue
+            data = block.data if isinstance(block.data, Mapping) else {}
+            question_id, resolved = data.get("question"), data.get("resolved")
+            if not isinstance(question_id, str):
+                continue
+            key = (message.conversation_id, question_id)
+            if resolved is True and key in self.questions:
+                self.questions[key].resolved = True
+            elif resolved is False and key not in self.questions:
+                texts = [getattr(one, "text", "") for one in message.content]
+                views = [one for one in self.views.values() if one.item.conversation_id == message.conversation_id]
+                self.questions[key] = Question(
+                    question_id,
+                    message.conversation_id,
+                    message.author,
+                    " ".join(text for text in texts if text),
+                    self.sequence,
+                    views[0].item.contract.contract_version if views else 0,
+                )
 
     @property
     def owner(self) -> Actor | None:

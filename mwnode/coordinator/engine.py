@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
 from mwnode.client.fold import WorkView
 from mwnode.coordinator.board import Board
 from mwnode.coordinator.candidates import Candidate
+from mwnode.coordinator.clarifying import Clarifying
+from mwnode.coordinator.effects import Effect, LookUp, Note, Send, Upload
 from mwnode.coordinator.graph import Graph, Instance
+from mwnode.coordinator.growing import Growing
 from mwnode.coordinator.papers import CoordinatorPapers
 from mwnode.coordinator.placing import Placing
 from mwnode.coordinator.plan import Plan
-from mwnode.coordinator.review import Accept, Assess, Checked, Rework, review
+from mwnode.coordinator.review import Checked
+from mwnode.coordinator.reviewing import Reviewing
 from mwnode.protocol.commands import (
     CORE,
     CoordinatorReconcile,
@@ -27,12 +31,10 @@ from mwnode.protocol.commands import (
     MissionSubmitForApproval,
     Payload,
     ReconciledWorkItem,
-    WorkAcceptResult,
     WorkAuthorize,
-    WorkFail,
     WorkUnblock,
 )
-from mwnode.protocol.documents import Event, JsonObject
+from mwnode.protocol.documents import Event, WorkContract
 from mwnode.protocol.errors import ErrorCode, MissionWeaveError
 from mwnode.protocol.identifiers import mission_conversation_id
 from mwnode.protocol.instants import parse
@@ -41,47 +43,6 @@ RETRY_SECONDS = 1.0
 STUCK_SECONDS = 30.0
 _REPLACED = frozenset({ErrorCode.AUTH_STALE_COORDINATOR, ErrorCode.MEMBERSHIP_REQUIRED, ErrorCode.GROUP_NOT_FOUND})
 _OPEN = frozenset({"open", "offered", "queued", "active", "blocked", "submitted", "failed"})
-
-
-class Send(Struct, frozen=True):
-    """Send one Command as the Coordinator; answer under the same ticket."""
-
-    ticket: int
-    kind: str
-    payload: Payload
-    group_id: str
-    work_item_id: str | None
-    coordinator_epoch: int
-    expected_revision: int | None
-
-
-class Upload(Struct, frozen=True):
-    """Upload a work's input files; answer with ``uploaded``."""
-
-    group_id: str
-    local: str
-
-
-class Check(Struct, frozen=True):
-    """Fetch these Artifacts and compare them with their hashes; answer with ``checked``."""
-
-    group_id: str
-    work_item_id: str
-    content_hashes: tuple[str, ...]
-
-
-class LookUp(Struct, frozen=True):
-    """Read Registry and Presence; answer with ``candidates``."""
-
-
-class Note(Struct, frozen=True):
-    """A line for the log."""
-
-    event: str
-    details: Mapping[str, Any]
-
-
-Effect = Send | Upload | Check | LookUp | Note
 
 
 class MissionEngine:
@@ -100,13 +61,15 @@ class MissionEngine:
         """Uploaded input files by local name: path and content hash."""
         self.people: Sequence[Candidate] = ()
         self.placing = Placing(self)
+        self.reviewing = Reviewing(self)
+        self.clarifying = Clarifying(self)
+        self.growing = Growing(self)
         self._effects: list[Effect] = []
         self._busy: dict[int, str] = {}
         self._waits: dict[str, float] = {}
         self._until: dict[str, int] = {}
         """Sequence that the board must have reached before more of a key is asked."""
         self._ticket = 0
-        self._checked: dict[str, dict[str, Checked]] = {}
         self._said: set[str] = set()
         self._looked_at = -1e9
 
@@ -117,8 +80,12 @@ class MissionEngine:
         effects, self._effects = self._effects, []
         return effects
 
+    def emit(self, effect: Effect) -> None:
+        """Ask the shell for something."""
+        self._effects.append(effect)
+
     def note(self, event: str, **details: Any) -> None:
-        self._effects.append(Note(event, details))
+        self.emit(Note(event, details))
 
     def free(self, key: str) -> bool:
         """Whether nothing of this key is under way, or waits after a failure."""
@@ -155,8 +122,8 @@ class MissionEngine:
     def event(self, event: Event) -> None:
         """Take one Event of the Group, in order."""
         view = self.board.apply(event)
-        if view is not None and view.state != "submitted":
-            self._checked.pop(view.work_item_id, None)
+        if view is not None:
+            self.reviewing.changed(view)
         if self.live:
             self.advance()
 
@@ -201,7 +168,7 @@ class MissionEngine:
 
     def checked(self, work_item_id: str, results: Sequence[Checked]) -> None:
         """Submitted Artifacts were fetched and compared."""
-        self._checked[work_item_id] = {one.content_hash: one for one in results}
+        self.reviewing.checked(work_item_id, results)
         self._waits.pop(f"check {work_item_id}", None)
         self.advance()
 
@@ -237,7 +204,9 @@ class MissionEngine:
             if view is None:
                 self._authorize(instance, instances)
             else:
-                self._further(instance, instances, view)
+                self.further(instance, instances, view)
+        self.growing.advance()
+        self.reviewing.tidy()
         self._submit(instances)
 
     def _renew(self, always: bool = False) -> None:
@@ -268,33 +237,57 @@ class MissionEngine:
         return False
 
     def _authorize(self, instance: Instance, instances: Mapping[str, Instance]) -> None:
-        local = instance.work.id
-        if any(instances[name].work_item_id not in self.board.views for name in instance.work.after):
+        local = instance.local
+        after = () if instance.work is None else instance.work.after
+        if any(instances[name].work_item_id not in self.board.views for name in after):
             return  # its dependencies must exist first; their Events bring us here again
-        if not self.have_inputs(local) or not self.free(f"authorize {local}"):
+        if not self.have_inputs(local):
             return
         contract = self.graph.contract(instance, instances, self.inputs[local], self.clock.now())
         # A failed WorkItem of an earlier round is replaced, or it would hold up the Mission for ever (decision A30).
         former = [one for one in self.graph.former(instance) if one in self.board.views]
         failed = next((one for one in former if self.board.views[one].state == "failed"), None)
-        payload = WorkAuthorize(work_item_id=instance.work_item_id, contract=contract, replaces_work_item_id=failed)
-        self.send(f"authorize {local}", "work.authorize", payload)
-        self.note("authorize", work=local, workItemId=instance.work_item_id, round=instance.round)
+        self.authorize(instance, contract, replaces=failed)
+
+    def authorize(
+        self,
+        instance: Instance,
+        contract: WorkContract,
+        *,
+        replaces: str | None = None,
+        proposal_id: str | None = None,
+        parent: str | None = None,
+    ) -> None:
+        """Ask for the WorkItem of an instance, if that is not under way."""
+        key = f"authorize {instance.local}"
+        if not self.free(key):
+            return
+        payload = WorkAuthorize(
+            work_item_id=instance.work_item_id,
+            contract=contract,
+            replaces_work_item_id=replaces,
+            proposal_id=proposal_id,
+            parent_work_item_id=parent,
+        )
+        self.send(key, "work.authorize", payload)
+        self.note("authorize", work=instance.local, workItemId=instance.work_item_id, round=instance.round)
 
     def have_inputs(self, local: str) -> bool:
-        if local in self.inputs:
+        """Whether a work's input files are stored; asks for it otherwise. Only the plan's works have any."""
+        if local in self.inputs or local not in self.plan.by_id:
             return True
         if self.free(f"upload {local}"):
             self.wait(f"upload {local}", 60.0)
-            self._effects.append(Upload(self.board.group_id, local))
+            self.emit(Upload(self.board.group_id, local))
         return False
 
-    def _further(self, instance: Instance, instances: Mapping[str, Instance], view: WorkView) -> None:
+    def further(self, instance: Instance, instances: Mapping[str, Instance], view: WorkView) -> None:
+        """Do what an authorized WorkItem needs next."""
         match view.state:
             case "verified" | "cancelled":
                 return
             case "submitted":
-                self._review(view)
+                self.reviewing.look_at(instance, view)
             case "blocked":
                 self._unblock(instance, view)
                 self.placing.place(instance, instances, view)
@@ -306,37 +299,7 @@ class MissionEngine:
         now = self.clock.monotonic()
         if now - self._looked_at >= 2.0:
             self._looked_at = now
-            self._effects.append(LookUp())
-
-    def _review(self, view: WorkView) -> None:
-        submission = view.item.submission
-        if submission is UNSET or not self.free(f"review {view.work_item_id}"):
-            return
-        checked = self._checked.get(view.work_item_id)
-        if checked is None:
-            if self.free(f"check {view.work_item_id}"):
-                self.wait(f"check {view.work_item_id}", 60.0)
-                self._effects.append(Check(self.board.group_id, view.work_item_id, submission.artifact_hashes))
-            return
-        verdict = review(view, checked)
-        criteria = [criterion.criterion_id for criterion in view.item.contract.acceptance_criteria]
-        match verdict:
-            case Accept(considered):
-                details: JsonObject = {"considered": list(considered), "steps": ["integrity", "schema", "evidence"]}
-                method = "review: integrity of every Artifact, deliverables, coverage of every criterion by Evidence"
-                evidence = self.papers.evidence(view, "artifact_integrity", criteria, "passed", method, details)
-                payload = WorkAcceptResult(work_item_id=view.work_item_id, evidence=(evidence,))
-                self.send(f"review {view.work_item_id}", "work.accept_result", payload, view=view)
-                self.note("accept", workItemId=view.work_item_id)
-            case Rework(step, reason, criterion_ids, considered):
-                details = {"considered": list(considered), "failure": "REWORK", "step": step, "permanent": False}
-                report = self.papers.evidence(view, "failure_report", criterion_ids, "failed", reason, details)
-                fail = WorkFail(work_item_id=view.work_item_id, reason=f"REWORK: {reason}"[:4000], evidence=(report,))
-                self.send(f"review {view.work_item_id}", "work.fail", fail, view=view)
-                self.note("rework", workItemId=view.work_item_id, step=step, because=reason)
-            case Assess(wanted):
-                text = ", ".join(f"{criterion} ({kind})" for criterion, kind in wanted)
-                self.say(f"assess {view.work_item_id}", f"{view.item.contract.goal}: waits for assessment of {text}")
+            self.emit(LookUp())
 
     def _unblock(self, instance: Instance, view: WorkView) -> None:
         """A word of the owner after the block, or a raised budget, resolves it (R-11.4-06)."""
@@ -361,7 +324,7 @@ class MissionEngine:
                 view=view,
             )
         else:
-            why = f"{instance.work.id} is blocked: {view.block_reason}. Needed: {view.required_resolution}"
+            why = f"{instance.local} is blocked: {view.block_reason}. Needed: {view.required_resolution}"
             self.say(f"blocked {view.work_item_id} {blocked_at}", why)
 
     def say(self, key: str, text: str) -> None:
@@ -387,13 +350,16 @@ class MissionEngine:
         views = [self.board.views.get(instance.work_item_id) for instance in instances.values()]
         if any(view is None or view.state != "verified" for view in views) or not self.free("submit"):
             return
-        former = {one for instance in instances.values() for one in self.graph.former(instance)}
-        if any(view.state in _OPEN and view.work_item_id not in former for view in self.board.views.values()):
+        if not self.growing.settled:
+            return
+        settled = {one for instance in instances.values() for one in self.graph.former(instance)} | self.board.replaced
+        if any(view.state in _OPEN and view.work_item_id not in settled for view in self.board.views.values()):
             return
         hashes: dict[str, None] = {}
         for view in views:
             if view is not None and view.item.submission is not UNSET:
                 hashes.update(dict.fromkeys(view.item.submission.artifact_hashes))
+        hashes.update(dict.fromkeys(self.growing.results()))
         payload = MissionSubmitForApproval(artifact_hashes=tuple(hashes), mission_revision=self.board.revision)
         self.send("submit", "mission.submit_for_approval", payload, revision=self.board.revision)
         self.note("submit", artifacts=len(hashes))

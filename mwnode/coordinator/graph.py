@@ -29,13 +29,17 @@ def work_item_id(mission_id: str, local: str, number: int = 0) -> str:
 
 
 class Instance(Struct, frozen=True):
-    """The WorkItem that stands for a work now."""
+    """The WorkItem that stands for a work of the plan now, or one that was added as the graph grew."""
 
-    work: PlanWork
+    local: str
+    """Name in the plan, or a name made for it."""
     work_item_id: str
-    round: int
-    change: Change | None
+    round: int = 0
+    change: Change | None = None
     """The request for changes that it answers."""
+    work: PlanWork | None = None
+    given: WorkContract | None = None
+    """Without a work of the plan: the contract that it is authorized with."""
 
 
 class Graph:
@@ -61,14 +65,14 @@ class Graph:
             wanted = rounds.get(work.id)
             number = 0 if wanted is None else wanted.round
             identifier = work_item_id(self.board.mission.mission_id, work.id, number)
-            found[work.id] = Instance(work, identifier, number, wanted)
+            found[work.id] = Instance(work.id, identifier, number, wanted, work)
         return found
 
     def former(self, instance: Instance) -> list[str]:
         """The WorkItems that stood for the same work in earlier rounds, newest first."""
         assert self.board.mission is not None, "callers have checked"
         mission_id = self.board.mission.mission_id
-        return [work_item_id(mission_id, instance.work.id, number) for number in range(instance.round - 1, -1, -1)]
+        return [work_item_id(mission_id, instance.local, number) for number in range(instance.round - 1, -1, -1)]
 
     def _affected(self, feedback: str) -> set[str]:
         words = set(re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]|[A-Za-z0-9]", feedback))
@@ -97,7 +101,7 @@ class Graph:
     def results(self, instance: Instance, instances: Mapping[str, Instance]) -> dict[str, str]:
         """Path under `inputs/` and content hash of every result of the works that this one depends on."""
         files: dict[str, str] = {}
-        for local in self.ancestors(instance.work.id):
+        for local in self.ancestors(instance.local):
             view = self.board.views.get(instances[local].work_item_id)
             if view is None or view.item.submission is UNSET:
                 continue
@@ -118,14 +122,18 @@ class Graph:
     ) -> WorkContract:
         """The contract of an instance as it stands now: plan, results so far, words of the owner or of the review."""
         assert self.board.mission is not None, "callers have checked"
-        contract = self.plan.contract(
-            instance.work,
-            {local: other.work_item_id for local, other in instances.items()},
-            now,
-            {**inputs, **self.results(instance, instances)},
-            mission_deadline=self.board.mission.deadline,
-            contract_version=version,
-        )
+        if instance.work is None:
+            assert instance.given is not None, "work outside of the plan brings its contract"
+            contract = replace_contract(instance.given, contract_version=version)
+        else:
+            contract = self.plan.contract(
+                instance.work,
+                {local: other.work_item_id for local, other in instances.items()},
+                now,
+                {**inputs, **self.results(instance, instances)},
+                mission_deadline=self.board.mission.deadline,
+                contract_version=version,
+            )
         constraints = dict(contract.constraints) if contract.constraints is not UNSET else {}
         goal = contract.goal
         if instance.change is not None:

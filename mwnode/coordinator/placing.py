@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -10,6 +10,7 @@ from msgspec import UNSET
 from mwnode.client.fold import WorkView
 from mwnode.coordinator.candidates import Ranked, rank
 from mwnode.coordinator.graph import Instance, replace_contract
+from mwnode.protocol.assessments import request_in
 from mwnode.protocol.commands import MembershipChange, WorkOffer
 from mwnode.protocol.documents import Actor, Lease, Offer, WorkContract
 from mwnode.protocol.errors import ErrorCode, MissionWeaveError
@@ -27,6 +28,8 @@ ABSENT_SECONDS = 10.0
 DECLINED_SECONDS = 30.0
 """After a decline for a passing reason the same Agent is asked again so many seconds later."""
 PASSING_DECLINES = frozenset({"capacity", "deadline", "budget", "dependency"})
+_LATER = ("inputs", "rework", "clarifications", "deliverables")
+"""Constraints that may change after a WorkItem was authorized."""
 REWORK_FAILURES = frozenset({"REWORK", "EVIDENCE_MISSING", "RESULT_REFUSED"})
 
 
@@ -39,26 +42,38 @@ class Placing:
         self._barred: dict[tuple[str, str], float] = {}
         """WorkItem and Agent that the authority refused to put together, until a monotonic time in seconds."""
 
-    def place(self, instance: Instance, instances: Mapping[str, Instance], view: WorkView) -> None:
+    def place(
+        self,
+        instance: Instance,
+        instances: Mapping[str, Instance],
+        view: WorkView,
+        *,
+        excluded: Sequence[str] = (),
+    ) -> None:
         """Offer the WorkItem to the best eligible candidate, if it needs somebody now."""
         engine = self.engine
         now = engine.clock.now()
-        for local in instance.work.after:
-            other = engine.board.views.get(instances[local].work_item_id)
+        for work_item_id in view.item.contract.dependency_work_item_ids:
+            other = engine.board.views.get(work_item_id)
             if other is None or other.state != "verified":
                 return
         if not self._vacant(view, now):
             return
         if view.state == "failed" and not self._again(instance, view):
             return
+        if engine.clarifying.holds(instance.local, view):
+            return
         urgent = view.item.contract.requested_urgency == "critical"
-        pending = self._pending(view, now)
+        # A corrected contract is offered at once: nobody can accept the unclear one meanwhile (R-10.1-21).
+        pending = [] if engine.clarifying.is_due(view) else self._pending(view, now)
         if len(pending) >= (URGENT_CANDIDATES if urgent else 1):
             return
-        if not self._inputs_known(instance):
+        if not engine.have_inputs(instance.local):
             return
         engine.look_up()
-        ranked = rank(engine.board, view, engine.people, now, excluded=[*pending, *self._excluded(view, now)])
+        ranked = rank(
+            engine.board, view, engine.people, now, excluded=[*excluded, *pending, *self._excluded(view, now)]
+        )
         chosen = self._present_first(view, ranked, now)
         for candidate in chosen[: URGENT_CANDIDATES - len(pending) if urgent else 1]:
             self._approach(instance, instances, view, candidate, now)
@@ -86,19 +101,22 @@ class Placing:
         """Whether a failed WorkItem is tried once more: within attempts, backoff and deadline (R-11.4-08)."""
         engine = self.engine
         policy = view.item.contract.retry_policy
-        failure, permanent, reason = _failure(view)
-        retryable = failure in policy.retryable_failures or failure in REWORK_FAILURES
         key = f"failed {view.work_item_id} {view.attempts}"
-        if permanent or not retryable or view.attempts >= policy.max_attempts:
-            why = (
-                "it cannot be tried again"
-                if permanent or not retryable
-                else f"all {policy.max_attempts} attempts failed"
-            )
-            engine.say(key, f"{instance.work.id} failed and {why}: {reason}. Cancel the Mission, or ask for changes.")
+        if self.is_final(view):
+            used_up = view.attempts >= policy.max_attempts
+            why = f"all {policy.max_attempts} attempts failed" if used_up else "it cannot be tried again"
+            reason = _failure(view)[2]
+            engine.say(key, f"{instance.local} failed and {why}: {reason}. Cancel the Mission, or ask for changes.")
             return False
         delay = _delay(policy.backoff, float(parse_duration(policy.max_delay)), view.attempts)
         return engine.clock.monotonic() >= self._since(key) + delay
+
+    def is_final(self, view: WorkView) -> bool:
+        """Whether a failed WorkItem is not tried again: for good, of an unexpected kind, or once too often."""
+        policy = view.item.contract.retry_policy
+        failure, permanent, _ = _failure(view)
+        retryable = failure in policy.retryable_failures or failure in REWORK_FAILURES
+        return permanent or not retryable or view.attempts >= policy.max_attempts
 
     def _since(self, key: str) -> float:
         return self._first_seen.setdefault(key, self.engine.clock.monotonic())
@@ -121,9 +139,6 @@ class Placing:
             if not passing or monotonic < self._since(f"declined {offer.offer_id}") + DECLINED_SECONDS:
                 excluded.append(agent_id)
         return excluded
-
-    def _inputs_known(self, instance: Instance) -> bool:
-        return self.engine.have_inputs(instance.work.id)
 
     def _present_first(self, view: WorkView, ranked: list[Ranked], now: Instant) -> list[Ranked]:
         """Present candidates; absent ones only after somebody was waited for in vain."""
@@ -162,22 +177,26 @@ class Placing:
         contract = self._contract(instance, instances, view, now)
         hashes = (contract or view.item.contract).input_artifacts
         membership = engine.board.memberships.get(agent_id)
+        reviews = request_in(view.item.contract) is not None
         standing = membership is not None and membership.state == "active"
         if membership is not None and membership.state == "provisional":
             expires = membership.provisional_expires_at
             standing = expires is not UNSET and parse(expires) > now.plus(MEMBERSHIP_MARGIN_SECONDS)
+        active = membership is not None and membership.state == "active"
+        if reviews and membership is not None and "work.review" not in membership.scopes:
+            standing = False  # its Evidence would count for nothing in a review (decision F1)
         if not standing:
             member_key = f"member {agent_id}"
             if engine.free(member_key):
                 change = MembershipChange(
                     principal=Actor(type="agent", id=agent_id),
-                    role="worker",
-                    provisional=True,
+                    role="reviewer" if reviews else "worker",
+                    provisional=not active,
                     context_package=engine.papers.package(engine.board, view, hashes),
                     expected_membership_epoch=None if membership is None else membership.membership_epoch,
                 )
                 engine.send(member_key, "membership.change", change)
-                engine.note("choose", work=instance.work.id, agentId=agent_id)
+                engine.note("choose", work=instance.local, agentId=agent_id)
             return
         offer = WorkOffer(
             work_item_id=view.work_item_id,
@@ -188,7 +207,7 @@ class Placing:
             context_package=engine.papers.package(engine.board, view, hashes),
         )
         engine.send(f"{key}", "work.offer", offer, view=view)
-        engine.note("offer", work=instance.work.id, agentId=agent_id)
+        engine.note("offer", work=instance.local, agentId=agent_id)
 
     def _contract(
         self, instance: Instance, instances: Mapping[str, Instance], view: WorkView, now: Instant
@@ -201,14 +220,14 @@ class Placing:
         wanted = engine.graph.contract(
             instance,
             instances,
-            engine.inputs[instance.work.id],
+            engine.inputs.get(instance.local, {}),
             now,
             version=standing.contract_version,
             rework=rework if rework is not None else _constraint(standing, "rework"),
         )
+        wanted = engine.clarifying.amended(view, wanted)
         # Only what may have come later is compared: deadlines counted from now would make every contract a new one.
-        same = _constraint(wanted, "inputs") == _constraint(standing, "inputs")
-        if same and _constraint(wanted, "rework") == _constraint(standing, "rework"):
+        if all(_constraint(wanted, name) == _constraint(standing, name) for name in _LATER):
             return None
         return replace_contract(
             standing,

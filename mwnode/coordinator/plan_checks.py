@@ -107,11 +107,14 @@ class Checks:
                 self.fail("is a path relative to the plan, or sha256:...", *here, "inputs", position)
         if not work.capability:
             self.fail(f"names at least one; leave it out for {GENERIC_CAPABILITY}", *here, "capability")
-        for position, text in enumerate(work.capability):
-            try:
-                capability(text)
-            except ValueError as error:
-                self.fail(str(error), *here, "capability", position)
+        for name, texts in (("capability", work.capability), ("reviewer", work.reviewer)):
+            for position, text in enumerate(texts):
+                try:
+                    capability(text)
+                except ValueError as error:
+                    self.fail(str(error), *here, name, position)
+        if not work.reviewer:
+            self.fail("names at least one capability of a reviewer, or is left out", *here, "reviewer")
         for position, name in enumerate(work.after):
             if name not in seen:
                 self.fail(f"no work is called {name!r}; known: {', '.join(sorted(seen))}", *here, "after", position)

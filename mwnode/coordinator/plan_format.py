@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
+from mwnode.protocol.assessments import REVIEW_CAPABILITY
 from mwnode.protocol.documents import (
     AcceptanceCriterion,
     ApprovalPolicy,
@@ -131,6 +132,8 @@ class PlanWork(Document):
     deadline: str | None = None
     business_impact: Text4000 | None = None
     resources: tuple[ResourceGrant, ...] | None = None
+    reviewer: tuple[str, ...] = (REVIEW_CAPABILITY,)
+    """What a reviewer Agent must be capable of, where a criterion asks for `reviewer_assessment`."""
     cleanup: str | None = None
     """Local name of the work whose contract undoes this one after a failure or cancellation."""
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from msgspec import UNSET, Struct
 
 from mwnode.client.fold import WorkView
+from mwnode.protocol.assessments import BY_OTHERS
 from mwnode.protocol.documents import Evidence
 
-REVIEW_KINDS = frozenset({"reviewer_assessment", "human_review"})
 DETERMINISTIC_KINDS = frozenset({"deterministic_test", "business_rule", "schema_validation", "policy_check"})
 
 
@@ -22,6 +22,8 @@ class Checked(Struct, frozen=True):
     content_hash: str
     size_bytes: int
     fault: str | None = None
+    content: bytes | None = None
+    """The bytes, where they were asked for and are few."""
 
 
 class Accept(Struct, frozen=True):
@@ -55,6 +57,8 @@ def review(view: WorkView, checked: Mapping[str, Checked], assessments: tuple[Ev
     assert submission is not UNSET, "only a submission is reviewed"
     evidence = {**view.evidence, **{one.evidence_id: one for one in assessments}}
     considered = tuple(sorted(evidence))
+    # Looked at like everything else, but what its owner says of it assesses nothing.
+    evidence = {name: one for name, one in evidence.items() if one.type not in BY_OTHERS or not _by_owner(view, one)}
     everything = tuple(criterion.criterion_id for criterion in contract.acceptance_criteria)
     for content_hash in submission.artifact_hashes:
         result = checked.get(content_hash)
@@ -92,8 +96,12 @@ def review(view: WorkView, checked: Mapping[str, Checked], assessments: tuple[Ev
         conflicting = tuple(sorted(failed))
         reason = f"Evidence says that {', '.join(conflicting)} failed"
         return Rework("combination", reason, conflicting, considered)
-    wanted = tuple((criterion, kind) for criterion, kind in uncovered if kind in REVIEW_KINDS)
+    wanted = tuple((criterion, kind) for criterion, kind in uncovered if kind in BY_OTHERS)
     return Assess(wanted) if wanted else Accept(considered)
+
+
+def _by_owner(view: WorkView, evidence: Evidence) -> bool:
+    return evidence.generated_by.id == view.owner_id
 
 
 def _missing_deliverable(view: WorkView) -> str | None:

@@ -16,11 +16,13 @@ from mwnode.client import Client, ClientError
 from mwnode.client.fold import decode_payload
 from mwnode.coordinator.board import plan_hash_of
 from mwnode.coordinator.candidates import Candidate
-from mwnode.coordinator.engine import Check, Effect, LookUp, MissionEngine, Note, Send, Upload
+from mwnode.coordinator.effects import Check, Effect, LookUp, Note, Send, Upload
+from mwnode.coordinator.engine import MissionEngine
 from mwnode.coordinator.inputs import input_files
 from mwnode.coordinator.papers import CoordinatorPapers
 from mwnode.coordinator.plan import Plan, load_plan
 from mwnode.coordinator.review import Checked
+from mwnode.protocol.assessments import ASSESSMENT_BYTES_MAX
 from mwnode.protocol.documents import AgentCard, Event, PresenceRecord
 from mwnode.protocol.errors import MissionWeaveError
 from mwnode.protocol.events import CoordinatorAssigned, MissionCreated
@@ -299,23 +301,27 @@ class Coordinator:
         results = []
         for content_hash in effect.content_hashes:
             try:
-                results.append(await asyncio.to_thread(self._fetch, content_hash))
+                results.append(await asyncio.to_thread(self._fetch, content_hash, effect.read))
             except ClientError as error:
                 self._log("check_waits", {"contentHash": content_hash, "because": str(error)})
                 return  # asked for again when the wait is over
         engine.checked(effect.work_item_id, results)
         self._wake.set()
 
-    def _fetch(self, content_hash: str) -> Checked:
+    def _fetch(self, content_hash: str, read: bool) -> Checked:
         """Read an Artifact to its end; its bytes are compared with its hash on the way (R-13.2-02)."""
         http = self.client.http
         if http is None:
             raise CoordinatorError("this client has no HTTP side")
         try:
-            size = sum(len(chunk) for chunk in http.artifact_chunks(content_hash))
+            size, kept = 0, bytearray()
+            for chunk in http.artifact_chunks(content_hash):
+                size += len(chunk)
+                if read and size <= ASSESSMENT_BYTES_MAX:
+                    kept += chunk
         except MissionWeaveError as error:
             return Checked(content_hash, 0, f"{error.code.value}: {error.message}")
-        return Checked(content_hash, size)
+        return Checked(content_hash, size, content=bytes(kept) if read and size == len(kept) else None)
 
     async def _look_up(self) -> None:
         """Every registered Agent's Card, and who is present."""

@@ -11,14 +11,13 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from mwnode.client.fold import WorkView
+from mwnode.protocol.assessments import BY_OTHERS
 from mwnode.protocol.capabilities import covers
 from mwnode.protocol.documents import CapabilityRef, DeclineReason, WorkContract
 from mwnode.protocol.identifiers import CORE_EXTENSION, OFFLINE_EXTENSION
 from mwnode.protocol.instants import Instant, parse
 
 KNOWN_EXTENSIONS = frozenset({CORE_EXTENSION, OFFLINE_EXTENSION})
-REVIEW_EVIDENCE = frozenset({"reviewer_assessment", "human_review"})
-"""Kinds that others make in the review: a Worker cannot promise them and need not."""
 
 
 class Situation(Struct, frozen=True, kw_only=True):
@@ -166,5 +165,5 @@ def needed_evidence(contract: WorkContract) -> list[tuple[str, str]]:
         (criterion.criterion_id, kind)
         for criterion in contract.acceptance_criteria
         for kind in criterion.evidence_required
-        if kind not in REVIEW_EVIDENCE
+        if kind not in BY_OTHERS
     ]

@@ -97,6 +97,8 @@ class Collect(Struct, frozen=True):
 
     run_id: str
     contract: WorkContract
+    made: tuple[tuple[str, bytes], ...] = ()
+    """Files that the Worker itself adds under ``outputs/`` first: path and content."""
 
 
 class SaveState(Struct, frozen=True):

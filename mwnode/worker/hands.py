@@ -117,11 +117,13 @@ class Hands:
             self._log("no_context_package", {"contextPackageId": context_package_id, "because": str(error)})
             return None
 
-    async def collect(self, run_id: str) -> None:
-        """Upload the deliverables of a run that ended well."""
+    async def collect(self, run_id: str, made: tuple[tuple[str, bytes], ...] = ()) -> None:
+        """Upload the deliverables of a run that ended well, with what the Worker itself ``made`` for it."""
         slot = self._runs[run_id][0]
         outputs: list[Output] = []
         try:
+            for name, content in made:
+                slot.add_output(name, content)
             for deliverable, path in slot.deliverables(self._limits.output_bytes):
                 stored = await self._put(path)
                 outputs.append(

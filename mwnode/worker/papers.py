@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from mwnode.client.fold import WorkView
+from mwnode.protocol.assessments import ASSESSMENT_ID, BY_OTHERS, BY_REVIEWER, ReviewRequest
 from mwnode.protocol.documents import Artifact, Evidence, EvidenceSubject, Extension, JsonObject, Producer, ToolVersion
 from mwnode.protocol.identifiers import ANY_SCHEMA, CORE_EXTENSION, artifact_uri, uuid7_urn
 from mwnode.protocol.instants import Instant
@@ -88,17 +90,21 @@ class Papers:
         method: str,
         hashes: Iterable[str],
         details: JsonObject | None = None,
+        *,
+        about: str | None = None,
     ) -> Evidence:
-        """One signed Evidence document about the WorkItem; it says what was checked, never what was thought."""
+        """One signed Evidence document about the WorkItem, or about the one of its Group that it reviews; it says what
+        was checked, never what was thought."""
+        subject = about or view.item.work_item_id
         return sign_struct(
             Evidence,
             self.key,
             evidence_id=self.new_id(),
             mission_id=view.item.mission_id,
             group_id=view.item.group_id,
-            work_item_id=view.item.work_item_id,
+            work_item_id=subject,
             type=kind,
-            subject=EvidenceSubject(type="work_item", id=view.item.work_item_id),
+            subject=EvidenceSubject(type="work_item", id=subject),
             criterion_ids=tuple(criterion_ids),
             method=method,
             result=result,
@@ -120,6 +126,8 @@ class Papers:
         made: list[Evidence] = []
         stated: dict[tuple[str, str], list[str]] = {}
         for line in job.reports:
+            if line.get("type") in BY_OTHERS:
+                continue  # about the work under review, where this is a review: nobody assesses its own (R-13.2-04)
             criterion, kind, result = (str(line.get(name)) for name in ("criterionId", "type", "result"))
             stated.setdefault((criterion, kind), []).append(result)
             method = str(line.get("method") or "reported by the executor")
@@ -139,6 +147,32 @@ class Papers:
             else:
                 missing.append(f"{criterion}: {kind} {results[-1] if results else 'not given'}")
         return tuple(made), missing
+
+    def assessment(self, view: WorkView, job: Job, request: ReviewRequest) -> tuple[str, bytes] | str:
+        """The result of a review: its path under outputs/ and the signed Evidence that the executor's lines make; or
+        what is missing from them, in words."""
+        wanted = {one.criterion_id for one in request.criteria}
+        found: list[Evidence] = []
+        for line in job.reports:
+            criterion, result = str(line.get("criterionId")), str(line.get("result"))
+            if line.get("type") != BY_REVIEWER or criterion not in wanted:
+                continue
+            if result not in ("passed", "failed", "inconclusive"):
+                return f"{criterion}: the result {result!r} is none of passed, failed, inconclusive"
+            method = str(line.get("method") or "reported by the executor")[:4000]
+            found.append(
+                self.evidence(
+                    view, BY_REVIEWER, [criterion], result, method, request.artifact_hashes, about=request.work_item_id
+                )
+            )
+        missing = sorted(wanted - {name for one in found for name in one.criterion_ids})
+        if missing:
+            return f"the executor gave no {BY_REVIEWER} of {', '.join(missing)}"
+        constraints: Mapping[str, Any] = (
+            {} if view.item.contract.constraints is UNSET else view.item.contract.constraints
+        )
+        entry = constraints.get("deliverables", {}).get(ASSESSMENT_ID, {})
+        return str(entry.get("path") or ASSESSMENT_ID), msgspec.json.encode(found)
 
     def failure(self, view: WorkView, job: Job, failed: Failed) -> Evidence:
         """The failure report that `work.fail` needs; it tells how often it was tried and whether to try again."""

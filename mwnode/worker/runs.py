@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from mwnode.client.fold import WorkView
+from mwnode.protocol.assessments import request_in
 from mwnode.protocol.commands import Checkpoint
 from mwnode.protocol.documents import Progress
 from mwnode.protocol.instants import parse, parse_duration
@@ -178,8 +179,7 @@ class Runs:
         elif isinstance(job.stopping, Blocked | Failed):
             self.engine.steps.close(job, job.stopping)
         elif ended.status == 0:
-            job.phase = Phase.COLLECTING
-            self.engine.emit(Collect(run_id, view.item.contract))
+            self._collect(job, view, run_id)
         elif job.stopping is not None:
             self.engine.steps.close(job, job.stopping)
         elif ended.status == RETRY_STATUS:
@@ -187,6 +187,19 @@ class Runs:
         else:
             what = f"signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
             self.engine.steps.close(job, Failed("EXECUTOR_FAILED", f"the executor ended with {what}", permanent=False))
+
+    def _collect(self, job: Job, view: WorkView, run_id: str) -> None:
+        """Have the outputs uploaded; those of a review with the assessment that the executor gave (R-13.2-04)."""
+        made: tuple[tuple[str, bytes], ...] = ()
+        request = request_in(view.item.contract)
+        if request is not None:
+            assessment = self.engine.papers.assessment(view, job, request)
+            if isinstance(assessment, str):
+                self.engine.steps.close(job, Failed("EVIDENCE_MISSING", assessment, permanent=False))
+                return
+            made = (assessment,)
+        job.phase = Phase.COLLECTING
+        self.engine.emit(Collect(run_id, view.item.contract, made))
 
     def _retry(self, job: Job, view: WorkView) -> None:
         """Run it again within the contract's attempts, delays and deadline (R-11.4-08), or report the failure."""

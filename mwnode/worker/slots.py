@@ -134,6 +134,17 @@ class Slot:
             path = files[0] if len(files) == 1 else path
         return self.inside(path)
 
+    def add_output(self, name: str, content: bytes) -> None:
+        """Write a file under outputs/ in place of whatever is there. Raises SlotError."""
+        path = self.outputs / safe_path(name)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            path.write_bytes(content)
+        except OSError as error:
+            raise SlotError(f"outputs/{name} cannot be written: {error.strerror or error}") from error
+        self.inside(path)
+
     def inside(self, path: Path) -> Path:
         """The path, if it is a plain file inside of the slot. Raises SlotError."""
         shown = path.relative_to(self.path)

@@ -327,8 +327,8 @@ class Worker:
                 self._hands.ask(run_id, grace_seconds)
             case Kill(run_id, reason):
                 self._hands.kill(run_id, reason)
-            case Collect(run_id):
-                self._spawn(self._hands.collect, run_id)
+            case Collect(run_id, _, made):
+                self._spawn(self._hands.collect, run_id, made)
             case SaveState(run_id, path):
                 self._spawn(self._hands.save_state, run_id, path)
             case Discard(run_id, keep):

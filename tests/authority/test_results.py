@@ -177,6 +177,20 @@ def test_a_review_covers_what_the_worker_could_not() -> None:
     assert code(assessed, human, doubted) == "accepted"
 
 
+@pytest.mark.req("R-10.2-25", "R-13.2-01")
+def test_an_assessment_of_its_own_work_counts_for_nothing() -> None:
+    scene = Scene()
+    item, content = running(scene, acceptanceCriteria=[criterion("green"), criterion("good", "reviewer_assessment")])
+    own = given(scene, item, content, "reviewer_assessment", criterionIds=["good"])
+    payload = submission(scene, item, content, given(scene, item, content, criterionIds=["green"]), own)
+    scene.ok(scene.workers["anna"], "work.submit", payload)
+    review = scene.review(item, scene.coordinator, criterionIds=["green"])
+    accept = {"workItemId": item, "evidence": [review]}
+    assert scene.refused(scene.coordinator, "work.accept_result", accept).code is ErrorCode.INVALID_COMMAND
+    assessed = scene.review(item, scene.worker("rita", "reviewer"), criterionIds=["good"])
+    scene.ok(scene.coordinator, "work.accept_result", {"workItemId": item, "evidence": [review, assessed]})
+
+
 @pytest.mark.req("R-7.2-14")
 def test_the_workers_own_evidence_is_no_review() -> None:
     scene = Scene()

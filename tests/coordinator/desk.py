@@ -10,7 +10,8 @@ from msgspec import Struct, field
 
 from mwnode.authority.state import AGENTS, WORK_ITEMS
 from mwnode.coordinator.candidates import Candidate
-from mwnode.coordinator.engine import Check, LookUp, MissionEngine, Note, Send, Upload
+from mwnode.coordinator.effects import Check, LookUp, Note, Send, Upload
+from mwnode.coordinator.engine import MissionEngine
 from mwnode.coordinator.inputs import input_files
 from mwnode.coordinator.papers import CoordinatorPapers
 from mwnode.coordinator.plan import Plan, parse_plan
@@ -115,17 +116,20 @@ class CoordinatorDesk(Struct):
                 self.engine.uploaded(effect.local, files)
             case Check():
                 self.checks.append(effect.work_item_id)
-                self.engine.checked(effect.work_item_id, [self._check(one) for one in effect.content_hashes])
+                self.engine.checked(
+                    effect.work_item_id, [self._check(one, effect.read) for one in effect.content_hashes]
+                )
             case LookUp():
                 self.engine.candidates(self.people())
             case Note():
                 self.notes.append(effect)
 
-    def _check(self, content_hash: str) -> Checked:
+    def _check(self, content_hash: str, read: bool) -> Checked:
         info = self.harness.node.artifacts.info(content_hash)
         if info is None or content_hash in self.damaged:
             return Checked(content_hash, 0, "its bytes are others than its hash names")
-        return Checked(content_hash, info.size)
+        content = b"".join(self.harness.node.artifacts.read(content_hash)) if read else None
+        return Checked(content_hash, info.size, content=content)
 
     def people(self) -> list[Candidate]:
         """Every registered Agent, present unless said otherwise."""

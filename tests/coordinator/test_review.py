@@ -19,7 +19,7 @@ HASH = "sha256:" + "ab" * 32
 SIGNATURE = msgspec.to_builtins(UNSIGNED)
 
 
-def evidence(name: str, kind: str, result: str = "passed", criterion: str = "green") -> Evidence:
+def evidence(name: str, kind: str, result: str = "passed", criterion: str = "green", by: str = "worker") -> Evidence:
     return msgspec.convert(
         {
             "evidenceId": f"urn:example:evidence:{name}",
@@ -32,7 +32,7 @@ def evidence(name: str, kind: str, result: str = "passed", criterion: str = "gre
             "method": "m",
             "result": result,
             "artifactHashes": [HASH],
-            "generatedBy": {"type": "agent", "id": "urn:example:worker"},
+            "generatedBy": {"type": "agent", "id": f"urn:example:{by}"},
             "createdAt": "2030-01-01T00:00:00Z",
             "signature": SIGNATURE,
         },
@@ -150,9 +150,23 @@ CASES: dict[str, tuple[WorkView, dict[str, Checked], tuple[Evidence, ...], type[
     "the assessment came": (
         submission(TEST, required=BOTH),
         GOOD,
-        (evidence("reviewer", "reviewer_assessment"),),
+        (evidence("reviewer", "reviewer_assessment", by="reviewer"),),
         Accept,
         "",
+    ),
+    "an assessment of its own work": (
+        submission(TEST, evidence("self", "reviewer_assessment"), required=BOTH),
+        GOOD,
+        (),
+        Assess,
+        "",
+    ),
+    "a bad assessment": (
+        submission(TEST, required=BOTH),
+        GOOD,
+        (evidence("reviewer", "reviewer_assessment", "failed", by="reviewer"),),
+        Rework,
+        "combination",
     ),
     "Evidence in conflict": (
         submission(TEST, evidence("other", "business_rule", "failed")),

@@ -128,8 +128,8 @@ class Desk(Struct):
                 self.killed.append(run_id)
                 self.trace.append("kill")
                 self.end(run_id, -9)
-            case Collect(run_id, contract):
-                self._collect(run_id, contract.required_deliverables)
+            case Collect(run_id, contract, made):
+                self._collect(run_id, contract.required_deliverables, dict(made))
             case SaveState(run_id, path):
                 self.engine.runs.saved(run_id, self._output("state", path, b"state", "application/octet-stream"))
             case Discard(run_id, keep):
@@ -152,21 +152,24 @@ class Desk(Struct):
         self.engine.runs.exited(run_id, Exit(status, run.wall_seconds, run.compute_seconds, tail="the end"))
         self.running[run_id] = run
 
-    def _collect(self, run_id: str, wanted: Any) -> None:
+    def _collect(self, run_id: str, wanted: Any, made: dict[str, bytes]) -> None:
         run = self.running[run_id]
-        missing = [one.deliverable_id for one in wanted if one.deliverable_id not in run.files]
+        files = {**run.files, **{name.partition(".")[0]: content for name, content in made.items()}}
+        missing = [one.deliverable_id for one in wanted if one.deliverable_id not in files]
         if missing:
             self.engine.runs.collected(run_id, (), f"outputs/{missing[0]} was not written")
             return
         outputs = tuple(
-            self._output(one.deliverable_id, one.deliverable_id, run.files[one.deliverable_id], one.media_type)
+            self._output(one.deliverable_id, one.deliverable_id, files[one.deliverable_id], one.media_type, one.schema)
             for one in wanted
         )
         self.engine.runs.collected(run_id, outputs)
 
-    def _output(self, name: str, path: str, content: bytes, media_type: str) -> Output:
+    def _output(
+        self, name: str, path: str, content: bytes, media_type: str, schema: str = "urn:mwnode:schema:any"
+    ) -> Output:
         digest = self.harness.store_bytes(content)
-        return Output(name, path, digest, len(content), artifact_uri(digest), media_type, "urn:mwnode:schema:any")
+        return Output(name, path, digest, len(content), artifact_uri(digest), media_type, schema)
 
     def _send(self, effect: Send) -> None:
         self.sent.append(effect)
