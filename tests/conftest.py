@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mwnode import testing
+from tests.authority import coverage
 from tests.requirements import REQUIREMENTS, Collector, load_rows
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -17,6 +18,7 @@ BUNDLE_VARIABLE = "MWNODE_PROTOCOL_BUNDLE"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--requirements-report", type=Path, metavar="FILE", help="leave what was proven in this file")
+    parser.addoption("--tried", action="store_true", help="print what the core's tests have tried, kind by kind")
     parser.addoption("--long", action="store_true", help="run tests marked long in full, not as a seeded sample")
 
 
@@ -28,6 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Under xdist the workers' reports all reach the controller, which has no workerinput.
     if report is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Collector(report=report.absolute()), "requirements-report")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(coverage.Plugin(config), "tried")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -43,7 +43,7 @@ from mwnode.authority.state import (
 )
 from mwnode.authority.view import Overlay
 from mwnode.protocol.commands import EXT
-from mwnode.protocol.documents import GENESIS_COMMAND_KINDS, Actor, Cause, Event, PolicyLogEntry, Signature
+from mwnode.protocol.documents import GENESIS_COMMAND_KINDS, Actor, Cause, Command, Event, PolicyLogEntry, Signature
 from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.identifiers import uuid7_urn
 from mwnode.protocol.instants import Instant, parse
@@ -51,6 +51,7 @@ from mwnode.protocol.jcs import canonical
 from mwnode.trust.keys import SigningKey, generate, sign_mapping
 from mwnode.trust.registry import KeyBinding, Registry
 from mwnode.trust.verification import Verified, verify
+from tests.authority import coverage
 
 ORGANIZATION = "urn:example:organization"
 START = "2030-01-01T00:00:00Z"
@@ -255,6 +256,7 @@ class World:
         for _, code, key in sorted(due, key=lambda entry: (parse(entry[0]), entry[1:])):
             decision = decide_due(self.view, code, key, self.context())
             if isinstance(decision, Decision):
+                coverage.note_facts(self.view, decision.facts)
                 self._commit(decision)
                 decisions.append(decision)
         return decisions
@@ -343,6 +345,8 @@ class World:
             return known[1]
         before = {code: dict(rows) for code, rows in self.view.rows.items()} if self.checked else None
         outcome = decide(self.view, prepare(verified, self.registry), self.context())
+        assert isinstance(verified.document, Command)
+        coverage.note_outcome(self.view, verified.document, outcome)
         if before is not None:
             assert before == self.view.rows, "deciding changes nothing"
         if isinstance(outcome, Decision):

@@ -8,6 +8,7 @@ import pytest
 from msgspec import UNSET
 
 from mwnode.authority.policy import Policy
+from mwnode.authority.table import WORK_ITEM_STATES
 from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.events import (
@@ -627,6 +628,36 @@ def test_a_service_books_what_it_learned_later() -> None:
     assert refusal.code is ErrorCode.WORK_STALE_OWNERSHIP
     refusal = scene.refused(scene.authority, RECORD_USAGE, payload, groupId=GROUP)
     assert refusal.code is ErrorCode.AUTH_FORBIDDEN
+
+
+@pytest.mark.req("R-12-26", "R-11.5-28")
+@pytest.mark.parametrize("state", WORK_ITEM_STATES)
+def test_a_service_books_late_usage_whatever_became_of_the_item(state: str) -> None:
+    """What an execution used stays used: any lease that the item ever had can be booked on."""
+    scene = Scene(workers=("anna", "bert"))
+    anna, bert = scene.workers.values()
+    item = active(scene)
+    payload = {**scene.three(item), "usageDelta": usage(toolCalls=3)}
+    if state in ("blocked", "open"):
+        scene.block(item, anna)
+        if state == "open":
+            scene.advance(1000)
+            scene.ok(scene.coordinator, "work.unblock", {"workItemId": item})
+    elif state == "queued":
+        scene.session(anna)
+    elif state == "offered":
+        scene.advance(1000)
+        scene.offer(item, bert)
+    elif state in ("submitted", "verified"):
+        scene.hand_in(item, anna)
+        if state == "verified":
+            scene.accept_result(item)
+    elif state in ("failed", "cancelled"):
+        getattr(scene, {"failed": "fail", "cancelled": "cancel"}[state])(item)
+    assert scene.state(item) == state
+    before = scene.item(item).item
+    scene.ok(scene.organization, RECORD_USAGE, payload, groupId=GROUP)
+    assert (scene.item(item).item, scene.account(item).used[2], scene.account(MISSION).used[2]) == (before, 3, 3)
 
 
 # --- Sessions ---------------------------------------------------------------------------------------------------------

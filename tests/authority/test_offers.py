@@ -175,10 +175,11 @@ def test_a_candidate_named_again_gets_a_new_offer() -> None:
 
 
 @pytest.mark.req("R-10.1-22", "R-10.1-23", "R-10.1-21")
-def test_a_revision_rises_by_one_and_is_accepted_anew() -> None:
+@pytest.mark.parametrize("state", ["queued", "active"])
+def test_a_revision_rises_by_one_and_is_accepted_anew(state: str) -> None:
     scene = Scene()
     anna = scene.workers["anna"]
-    item = scene.bring(scene.authorize("item"), "queued", anna)
+    item = scene.bring(scene.authorize("item"), state, anna)
     scene.advance(900)
     contract = {**scene.contract(), "goal": "something clearer"}
     for version in (0, 1, 3):
