@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from mwnode.protocol.instants import Instant
+from mwnode.protocol.instants import Instant, parse
 from mwnode.protocol.ports import Entropy
 
 _AUTHORITY_DAYS = 3650
@@ -72,6 +72,12 @@ def covers(certificate: bytes, host: str, now: Instant) -> bool:
         return False
     names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return _general_name(host) in names
+
+
+def ends_at(certificate: bytes) -> Instant:
+    """When the first certificate of a PEM file ends. ValueError for what is none."""
+    end = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    return parse(end.strftime("%Y-%m-%dT%H:%M:%SZ"))
 
 
 def _builder(

@@ -18,6 +18,7 @@ from mwnode.protocol.commands import CORE, Binding
 from mwnode.protocol.identifiers import uuid7_urn
 from mwnode.protocol.instants import Instant
 from mwnode.protocol.ports import Clock, Entropy
+from mwnode.store.audit import AUDIT_KEY_META, AuditSeal
 from mwnode.store.port import ReadTransaction, Store, WriteTransaction
 from mwnode.trust.keys import SigningKey
 from mwnode.trust.registry import Registry
@@ -77,6 +78,18 @@ def read_registry(view: ReadTransaction, organization_id: str) -> Registry:
     for binding in bindings:
         binding.setdefault("validityHistory", [])
     return Registry.from_evidence({"organizationId": organization_id, "bindings": bindings})
+
+
+def audit_seal(store: Store, home: Home, entropy: Entropy) -> AuditSeal | None:
+    """What closes the protected diagnostics of a node: for the audit key in HOME, or for the one that was there last
+    (decision F14). ``None`` for a HOME that never had one."""
+    with store.read() as view:
+        known = view.meta(AUDIT_KEY_META)
+    public = home.public_key("audit")
+    if public is not None and public != known:
+        store.write(lambda transaction: transaction.put_meta(AUDIT_KEY_META, public))
+    wanted = public or known
+    return None if wanted is None else AuditSeal(wanted, entropy)
 
 
 def services_of(home: Home) -> Services:

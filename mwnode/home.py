@@ -129,6 +129,16 @@ class Home(Struct, frozen=True):
         """The key of that name; HomeError when it is absent, damaged, or sealed by another passphrase."""
         return load_key(self.key_path(name), passphrase)
 
+    def public_key(self, name: str) -> bytes | None:
+        """The public half of the key of that name, sealed or not; ``None`` where there is no such file."""
+        path = self.key_path(name)
+        try:
+            return keys.public_key_in(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise HomeError(f"{path} is no usable key file: {error}") from error
+
     def add_key(
         self, name: str, key: keys.SigningKey, passphrase: bytes | None = None, entropy: Entropy | None = None
     ) -> Path:

@@ -125,6 +125,7 @@ class Node:
                 if organization_key is None:
                     raise HomeError(f"{home.key_path('organization')} is missing: a new store needs the root key once")
                 genesis.found(store, home, organization_key, clock.now())
+            store.audit_seal = genesis.audit_seal(store, home, entropy)
             policy = adopt_policy(store, home, clock, entropy)
             with store.read() as view:
                 registry = genesis.read_registry(view, home.organization_id)

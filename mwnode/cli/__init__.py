@@ -28,6 +28,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "verify": ("store", "Prove HOME's file again, from the file alone."),
     "backup": ("store", "Copy HOME's file, also while a node serves it."),
     "compact": ("store", "Rewrite HOME's file without its free pages."),
+    "doctor": ("doctor", "What is odd about HOME and its file, and what to do."),
     "sign": ("documents", "Sign a document by hand."),
     "check": ("documents", "Check a document by hand, stage by stage."),
     "schema": ("documents", "Write the JSON Schemas of our types."),

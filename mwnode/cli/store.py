@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import Progress, TaskID
 
 from mwnode.cli.exits import REFUSED
 from mwnode.cli.output import emit, facts
+from mwnode.cli.progress import progress
 from mwnode.cli.target import Target, at_home
 from mwnode.store import carry
 from mwnode.store.environment import LmdbStore
@@ -28,8 +25,8 @@ def verify(target: Target) -> None:
 
     Exit 1 when anything is not as it must be; each finding names its place. The file may be in use by its node.
     """
-    with _progress() as progress:
-        report = verify_store(target.home.store_path, progress=progress)
+    with progress() as show:
+        report = verify_store(target.home.store_path, progress=show)
     lines = [f"{finding.kind}: {finding.where}: {finding.detail}" for finding in report.findings]
     counted = f"{report.groups} Groups, {report.events} Events, {report.artifacts} Artifacts"
     emit(target.as_json, report, [*lines, f"{'all good' if report.ok else f'{len(lines)} findings'}: {counted}"])
@@ -95,18 +92,3 @@ def _trim(path: Path, named: tuple[str, ...]) -> list[Trimmed]:
         return [trim_group(store.write, group_id) for group_id in dict.fromkeys(group_ids)]
     finally:
         store.close()
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for each thing that is worked through, on a terminal; nothing in a pipe."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
-
-        yield show

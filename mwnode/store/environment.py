@@ -18,6 +18,7 @@ from mwnode.store.group_log import Heads
 from mwnode.store.layout import ARTIFACT_HEAD, U32, U64, text_key
 from mwnode.store.mapped_file import MappedFile
 from mwnode.store.pages import ReadPages, WritePages
+from mwnode.store.port import AuditRow
 from mwnode.store.projections import RowCache, RowReading, RowWriting
 
 T = TypeVar("T")
@@ -83,7 +84,14 @@ class LmdbReading(RowReading):
 class LmdbWriting(RowWriting, LmdbReading):
     """Changes to the file; a ``WriteTransaction``."""
 
-    def __init__(self, pages: WritePages, shared: Heads, cache: RowCache) -> None:
+    def __init__(
+        self,
+        pages: WritePages,
+        shared: Heads,
+        cache: RowCache,
+        audit_seal: Callable[[AuditRow], AuditRow] | None = None,
+    ) -> None:
+        self.audit_seal = audit_seal
         self.pages = pages
         self.shared = shared
         self.cache = cache
@@ -108,6 +116,9 @@ class LmdbWriting(RowWriting, LmdbReading):
         if key is not None:
             self.pages.delete("documents", key)
 
+    def put_audit(self, row: AuditRow) -> int:
+        return super().put_audit(row if self.audit_seal is None else self.audit_seal(row))
+
     def put_meta(self, name: str, value: bytes) -> None:
         self.pages.put("meta", name.encode(), value)
 
@@ -120,7 +131,7 @@ class LmdbWriting(RowWriting, LmdbReading):
         """A transaction inside this one: its changes join when the context ends, and are undone by an exception."""
         self.pages.flush_all()
         txn = env.begin(write=True, parent=self.pages.txn)
-        inner = LmdbWriting(WritePages(txn, self.pages.dbs), self.shared, self.cache)
+        inner = LmdbWriting(WritePages(txn, self.pages.dbs), self.shared, self.cache, self.audit_seal)
         inner.own.number_of.update(self.own.number_of)
         inner.own.name_of.update(self.own.name_of)
         inner.own.heads.update(self.own.heads)
@@ -142,6 +153,8 @@ class LmdbStore:
         self.file = file
         self._shared = Heads()
         self._cache = RowCache()
+        self.audit_seal: Callable[[AuditRow], AuditRow] | None = None
+        """Closes protected diagnostics before they are written."""
 
     @classmethod
     def open(
@@ -188,7 +201,7 @@ class LmdbStore:
 
         def attempt(txn: lmdb.Transaction[bytes]) -> T:
             committed.clear()
-            writing = LmdbWriting(WritePages(txn, self.file.dbs), self._shared, self._cache)
+            writing = LmdbWriting(WritePages(txn, self.file.dbs), self._shared, self._cache, self.audit_seal)
             result = change(writing)
             writing.pages.flush_all()
             committed.append(writing)

@@ -19,7 +19,7 @@ from mwnode.protocol.documents import Actor, Document, Signature
 from mwnode.protocol.ports import Entropy
 from mwnode.protocol.scalars import Id
 from mwnode.protocol.strict_json import JsonFault, SchemaFault
-from mwnode.trust import ed25519
+from mwnode.trust import boxes, ed25519
 
 D = TypeVar("D", bound=Document)
 SEED_BYTES = 32
@@ -89,6 +89,10 @@ class SigningKey:
         seed, public = self._seed, self._public
         return [ed25519.sign(seed, public, message) for message in messages]
 
+    def open_sealed(self, sealed: bytes) -> bytes:
+        """What was sealed for this key; ``boxes.BoxFault`` for anything else."""
+        return boxes.open_sealed(self._seed, sealed)
+
     def __repr__(self) -> str:
         return f"SigningKey(key_id={self.key_id!r}, principal={self.principal!r})"
 
@@ -117,6 +121,14 @@ def load(data: bytes, passphrase: bytes | None = None) -> SigningKey:
     if key.public_key != file.public_key:
         raise KeyFault("the key file's publicKey does not belong to its seed; restore the file from a backup")
     return key
+
+
+def public_key_in(data: bytes) -> bytes:
+    """The 32 bytes of a key file's public key; no passphrase is needed. Raises :class:`KeyFault` when it is none."""
+    try:
+        return _decode(strict_json.decode(data, KeyFile).public_key, "publicKey")
+    except (JsonFault, SchemaFault):
+        raise KeyFault("this is not a key file of mwnode") from None
 
 
 def is_sealed(data: bytes) -> bool:

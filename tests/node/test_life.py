@@ -9,6 +9,7 @@ import pytest
 
 from mwnode.home import HomeError
 from mwnode.node import Node
+from mwnode.store.audit import opened
 from mwnode.store.errors import StoreBusy
 from mwnode.testing import Harness, ManualClock, SeededEntropy
 
@@ -92,6 +93,6 @@ def test_a_refused_signature_tells_the_wire_nothing_and_the_audit_everything(mwn
         mwnode.node.send(json.dumps(command).encode())
     mwnode.node.call(lambda txn: None).result()
     with mwnode.node.read() as view:
-        stages = [row.stage for _, row in view.audit(0, 100)]
-    assert stages == ["signature"]
+        rows = [row for _, row in view.audit(0, 100)]
+    assert [opened(row, mwnode.node.home.key("audit")).stage for row in rows] == ["signature"]
     assert len(mission.events()) == 1

@@ -18,6 +18,7 @@ from mwnode.protocol.errors import ErrorCode, MissionWeaveError, Rejection
 from mwnode.protocol.instants import parse
 from mwnode.protocol.jcs import signing_bytes, signing_hash
 from mwnode.store import batch, commit
+from mwnode.store.audit import opened
 from mwnode.store.commit import Accepted, CommittedEvent, Committer
 from mwnode.store.environment import LmdbWriting
 from mwnode.store.errors import StoreFull
@@ -424,7 +425,7 @@ def test_a_key_revoked_while_a_command_waits_does_not_pass(mwnode: Harness) -> N
     outcome = answers[1].result(20)
     assert outcome.code is ErrorCode.AUTH_INVALID_SIGNATURE
     with mwnode.node.read() as view:
-        reasons = [row.reason for _, row in view.audit(0, 100)]
+        reasons = [opened(row, mwnode.node.home.key("audit")).reason for _, row in view.audit(0, 100)]
     assert reasons[-1] == "trusted-time-outside-key-interval"
 
 
@@ -440,6 +441,7 @@ def test_a_failed_verification_in_a_group_is_referred_to_in_its_policy_log_witho
     with mwnode.node.read() as view:
         number, row = view.audit(0, 100)[-1]
         entry = view.policy_log(mission.group_id)[-1]
+    row = opened(row, mwnode.node.home.key("audit"))
     assert (row.stage, row.reason, row.group_id) == ("admission", "not-fresh", mission.group_id)
     assert entry.decision == "verification_failed"
     assert entry.details["auditRecord"] == number
@@ -460,6 +462,7 @@ def test_a_flood_of_garbage_does_not_fill_the_audit(mwnode: Harness, monkeypatch
     committer.call(lambda txn: None).result(20)
     with mwnode.node.read() as view:
         _, row = view.audit(10, 1000)[0]
+    row = opened(row, mwnode.node.home.key("audit"))
     assert row.details == {"leftOutBefore": 490}
 
 
