@@ -114,16 +114,18 @@ class WorkerEngine:
 
     # --- connection and Groups ----------------------------------------------------------------------------------------
 
-    def connected(self) -> None:
-        """There is a session.
+    def connected(self, session_epoch: int) -> None:
+        """There is a session of that epoch.
 
         Opening it ended the leases of the one before (R-11.3-17): nothing is sent under them any more, and what runs is
-        bound to new ones as the Events of the Groups tell (R-11.5-08, decision G4).
+        bound to new ones as the Events of the Groups tell (R-11.5-08, decision G4). A lease that this very session was
+        granted stays: its receipt may be here before the news of the session is.
         """
         self.online, self.offline_since = True, None
         for job in self.jobs.values():
-            job.hold = None
-            job.steps.clear()
+            if job.hold is None or job.hold.session_epoch < session_epoch:
+                job.hold = None
+                job.steps.clear()
         for state in self.groups.values():
             if state.live:
                 for view in list(state.views.values()):

@@ -149,11 +149,16 @@ class Hands:
         while True:
             try:
                 return await self.client.put_artifact(path)
+            except MissionWeaveError as error:
+                if not error.retryable:
+                    raise SlotError(f"the node refused {path.name}: {error.code.value}: {error.message}") from error
+                waits: Exception = error
             except ClientError as error:
-                self._log("upload_waits", {"because": str(error)})
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, 10.0)
-                await self.client.until_connected()
+                waits = error
+            self._log("upload_waits", {"because": str(waits)})
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 10.0)
+            await self.client.until_connected()
 
     async def save_state(self, run_id: str, path: str) -> None:
         """Upload the state file of a checkpoint."""

@@ -73,12 +73,14 @@ class Hold(Struct):
     renew_at: float
     ends_at: float
     renewal_count: int
+    session_epoch: int
+    """Session under which it was granted; a later session ends it (R-11.3-17)."""
 
     @classmethod
     def of(cls, lease: Lease, sent_at: float) -> Hold:
         since = lease.starts_at if lease.last_renewed_at is UNSET else lease.last_renewed_at
         length = (parse(lease.expires_at).whole_microseconds() - parse(since).whole_microseconds()) / 1_000_000
-        return cls(lease.lease_id, sent_at + length / 3, sent_at + length, lease.renewal_count)
+        return cls(lease.lease_id, sent_at + length / 3, sent_at + length, lease.renewal_count, lease.session_epoch)
 
 
 DIMENSIONS: dict[str, str] = {

@@ -115,9 +115,8 @@ class Worker:
         self._hands = Hands(self.client, self.engine, self._executor, root, self._log, self._wake.set)
         # What a crash left here belongs to no run any more.
         shutil.rmtree(self._hands.slots, ignore_errors=True)
-        self._online = self.client.connected
-        if self._online:
-            self.engine.connected()
+        self._session: int | None = None
+        self._link()
         self.client.present(lambda epoch: presence(self.engine, epoch))
         self._memory = Memory.open(root / "worker.mdb", f"{self.key.organization_id} {self.key.principal.id}")
         self._restore()
@@ -158,13 +157,14 @@ class Worker:
         self._hands.kill_all()
 
     def _link(self) -> None:
-        """Tell the engine when the link went or came back."""
-        if self.client.connected != self._online:
-            self._online = self.client.connected
-            if self._online:
-                self.engine.connected()
-            else:
+        """Tell the engine when the link went, came back, or is another session than it knew."""
+        session = self.client.session_epoch if self.client.connected else None
+        if session != self._session:
+            self._session = session
+            if session is None:
                 self.engine.disconnected()
+            else:
+                self.engine.connected(session)
 
     async def _guard(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         """What ends a part of the Worker ends the Worker."""
@@ -367,7 +367,9 @@ class Worker:
                 extensions=effect.extensions,
             )
         except MissionWeaveError as error:
+            self._link()
             self.engine.refused(effect.ticket, error)
         else:
+            self._link()  # nor must the answer of a new session find one
             self.engine.answered(effect.ticket, receipt)
         self._wake.set()

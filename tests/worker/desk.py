@@ -204,7 +204,8 @@ class Desk(Struct):
         """A new session: the Events that it caused come by replay, as they do on the wire."""
         self.agent.connect()
         self.linked = True
-        self.engine.connected()
+        assert self.agent.session_epoch is not None
+        self.engine.connected(self.agent.session_epoch)
 
     def kinds(self) -> list[str]:
         """The kinds sent so far."""
@@ -229,7 +230,8 @@ def desk(
     who = agent or harness.workers[0]
     papers = Papers(who.key, harness.clock, harness.entropy, "test")
     engine = WorkerEngine(papers, capabilities, WorkerSettings(**settings))
-    engine.connected()
+    assert who.session_epoch is not None
+    engine.connected(who.session_epoch)
     return Desk(harness, who, engine, behave or (lambda assignment: Run()))
 
 

@@ -306,6 +306,30 @@ def test_a_restart_of_the_node_does_not_kill_the_executor(mwnode: Harness) -> No
     assert len({launch.idempotency_key for launch in worker.launched}) == 1
 
 
+@pytest.mark.req("R-11.3-22", "R-11.5-08")
+def test_a_lease_of_the_new_session_outlives_the_news_of_that_session(mwnode: Harness) -> None:
+    """A start that the client sent again after a reconnect is answered before the engine is told of the session."""
+    mission = mwnode.mission()
+    work = mission.authorize(**CHECKED)
+    work.offer(mwnode.workers[0])
+    work.accept(mwnode.workers[0])
+    worker = desk(mwnode, behave=never)
+    worker.deliver()
+    worker.linked = False
+    worker.step()
+    start = worker.sent[-1]
+    assert (start.kind, work.state) == ("work.start", "queued")
+    session_epoch = worker.agent.connect()
+    worker.linked = True
+    worker.carry_out(start)
+    worker.engine.connected(session_epoch)
+    worker.step()
+    assert work.state == "active"
+    worker.end(worker.launched[0].run_id, 0)
+    worker.step()
+    assert work.state == "submitted"
+
+
 @pytest.mark.req("R-11.5-06")
 def test_offline_nothing_new_is_started(mwnode: Harness) -> None:
     mission = mwnode.mission()
