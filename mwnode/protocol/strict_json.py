@@ -190,9 +190,7 @@ def nothing_hidden(raw: bytes, encoded: bytes, depth_max: int) -> bool:
         return False
     marked = raw.translate(_MARKED)
     # Sixteen digits in a row may be more than a safe integer; without them every integer is one (R-2-13).
-    if _LONG_DIGITS in marked:
-        return False
-    return marked.count(b"[") <= depth_max or depth_within(raw, depth_max)
+    return _LONG_DIGITS not in marked and (marked.count(b"[") <= depth_max or depth_within(raw, depth_max))
 
 
 def decode(raw: bytes, kind: type[T], *, depth_max: int = JSON_DEPTH, bytes_max: int = FRAME_BYTES) -> T:

@@ -21,6 +21,7 @@ from mwnode.protocol import instants, jcs, strict_json
 from mwnode.protocol.documents import (
     SIGNED_DOCUMENTS,
     Actor,
+    Command,
     DocumentKind,
     SignedDocument,
 )
@@ -196,15 +197,24 @@ def _prepare(
     document: SignedDocument, kind: DocumentKind, signing: bytes, registry: Registry | NoRegistry
 ) -> _Prepared | None:
     """All of stages 3 and 4 but the points: it passes, or the slow path finds out what did not."""
-    if not _times_bound(document, kind) or isinstance(registry, NoRegistry):
+    envelope = document.signature
+    created_at = envelope.created_at
+    # As `_times_bound` and `expected_signer`, in place: this runs for every Command.
+    if getattr(document, PROTECTED_TIMES[kind]) != created_at or created_at[-1] != "Z":
         return None
-    signature = ed25519.decode_signature(document.signature.value)
-    if signature is None:
+    signature = ed25519.decode_signature(envelope.value)
+    if signature is None or isinstance(registry, NoRegistry):
         return None
-    binding = registry.resolve(document.signature.key_id)
-    if binding is None or not _may_sign(binding.principal, expected_signer(document, kind)):
+    binding = registry.resolve(envelope.key_id)
+    if binding is None:
         return None
-    protected_time = instants.parse(document.signature.created_at)
+    if kind == "command":
+        actor, principal = cast(Command, document).actor, binding.principal
+        if principal.id != actor.id or principal.type != actor.type:
+            return None
+    elif not _may_sign(binding.principal, expected_signer(document, kind)):
+        return None
+    protected_time = instants.parse(created_at)
     if not binding.valid_at(protected_time):
         return None
     return _Prepared(document, kind, signing, signature, binding, registry.organization_id, protected_time)
