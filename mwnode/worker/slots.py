@@ -113,7 +113,14 @@ class Slot:
             "MWNODE_PROGRESS": str(self.progress_file),
             "MWNODE_IDEMPOTENCY_KEY": self.assignment.idempotency_key,
             "MWNODE_RUN": self.path.name,
+            "MWNODE_STEP": self._step(),
         }
+
+    def _step(self) -> str:
+        """The plan's ``run`` for the WorkItem, so that a shell script needs no JSON; empty where there is none."""
+        contract = self.assignment.contract
+        step = None if contract.constraints is UNSET else contract.constraints.get("run")
+        return step if isinstance(step, str) and "\0" not in step else ""
 
     def deliverables(self, bytes_max: int) -> list[tuple[Deliverable, Path]]:
         """Each deliverable's file. Raises SlotError when one is missing, no plain file, or everything is too large."""

@@ -105,7 +105,8 @@ class Worker:
         stop = stop or asyncio.Event()
         self._card = await self._agent_card()
         own = self._directory
-        root = own if own is not None else Path(tempfile.mkdtemp(prefix="mwnode-worker-"))
+        # Absolute, because executors run in directories of their own.
+        root = own.absolute() if own is not None else Path(tempfile.mkdtemp(prefix="mwnode-worker-"))
         capabilities = tuple(CapabilityRef(id=one.id, version=one.version) for one in self._card.capabilities)
         slots = min(self._slots or self._card.max_concurrency, self._card.max_concurrency)
         scheduling = msgspec.structs.replace(self._settings.scheduling, slots=slots)

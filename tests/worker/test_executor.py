@@ -347,3 +347,11 @@ async def _until(condition: Any, seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never came to be"
         await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("constraints, step", [({"run": "lint all"}, "lint all"), ({}, ""), ({"run": 3}, "")])
+async def test_a_shell_script_learns_its_step_without_reading_json(
+    tmp_path: Path, constraints: dict[str, Any], step: str
+) -> None:
+    slot = await make_slot(tmp_path, constraints=constraints)
+    assert slot.environment({})["MWNODE_STEP"] == step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
 import signal
@@ -58,6 +59,24 @@ after = ["one", "two"]
 run = "sum"
 deliverables = [ { id = "digest", path = "sum.txt", mediaType = "text/plain" } ]
 criteria = [ { id = "ok", description = "digested", check = "exit 0" } ]
+"""
+SORT = """\
+[mission]
+objective = "Sort the words"
+deadline = "P1D"
+budget = { wallClockSecondsLimit = 600 }
+
+[[mission.definitionOfDone]]
+criterionId = "sorted"
+description = "The words are in order"
+evidenceRequired = ["deterministic_test"]
+
+[[work]]
+id = "sort"
+goal = "Sort words.txt"
+inputs = ["words.txt"]
+deliverables = [ { id = "sorted", path = "sorted.txt", mediaType = "text/plain" } ]
+criteria = [ { id = "sorted", description = "in order", check = "exit 0" } ]
 """
 EXECUTOR = """\
 import hashlib, json, os, sys, time
@@ -260,6 +279,25 @@ async def test_a_function_embedded_in_a_program_is_a_worker(world: World) -> Non
         await world.until(lambda: mission.state == "awaiting_approval")
         stop.set()
         await asyncio.wait_for(working, 10)
+
+
+async def test_the_function_of_the_readme_is_a_worker(world: World) -> None:
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    block = readme.partition("```python\n")[2].partition("```")[0]
+    program = compile(block, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    (world.path / "words.txt").write_text("pear\napple\n")
+    (world.path / "plan.toml").write_text(SORT)
+    world.coordinate()
+    mission = await world.mission()
+    names = {"url": world.url, "key": world.harness.workers[0].key, "ca": world.home.ca_path}
+    running = asyncio.ensure_future(eval(program, names))
+    await world.until(lambda: mission.state == "awaiting_approval")
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert len(mission.row.submitted_artifacts) == 1
+    content = b"".join(world.harness.node.artifacts.read(mission.row.submitted_artifacts[0]))
+    assert content == b"apple\npear\n"
 
 
 async def test_the_coordinator_of_one_mission_ends_with_it(world: World) -> None:
