@@ -148,6 +148,14 @@ def _check_review(case: Case, row: WorkItemRow, review: tuple[Evidence, ...]) ->
             "R-7.2-14",
             details={"path": "/payload/evidence"},
         )
+    # Conflicting Evidence of others may be weighed (R-13.2-05); a Coordinator that found the work wanting may not.
+    if any(entry.generated_by == case.command.actor and entry.result == "failed" for entry in review):
+        refuse(
+            ErrorCode.INVALID_COMMAND,
+            "the Coordinator's own review failed; work.fail sends the work back",
+            "R-10.2-25",
+            details={"path": "/payload/evidence"},
+        )
 
 
 def _fold_accepted(view: Overlay, fact: EventFact) -> None:
