@@ -26,11 +26,12 @@ from mwnode.authority.items import (
     work_item,
 )
 from mwnode.authority.request import EventFact
-from mwnode.authority.state import AGENTS
+from mwnode.authority.state import AGENTS, CHECKPOINTS_KEPT, WorkItemRow
 from mwnode.authority.view import Overlay
 from mwnode.protocol.commands import (
     CORE,
     EXT,
+    Checkpoint,
     ExecutionLeaseRenew,
     OwnershipLeaseRenew,
     WorkBlock,
@@ -236,7 +237,11 @@ def _fold_checkpointed(view: Overlay, fact: EventFact) -> None:
     assert isinstance(payload, WorkCheckpointed)
     row = find(view, payload.work_item_id)
     item: dict[str, Any] = {} if payload.progress is UNSET else {"progress": payload.progress}
-    fold(view, fact, row, item=item, checkpoint=payload.checkpoint, checkpoints=row.checkpoints + 1)
+    fold(view, fact, row, item=item, checkpoint=payload.checkpoint, checkpoints=_kept(row, payload.checkpoint))
+
+
+def _kept(row: WorkItemRow, checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
+    return (*row.checkpoints, checkpoint)[-CHECKPOINTS_KEPT:]
 
 
 def block(case: Case) -> None:
@@ -279,15 +284,15 @@ def _fold_blocked(view: Overlay, fact: EventFact) -> None:
     payload = fact.payload
     assert isinstance(payload, WorkBlocked)
     row = find(view, payload.work_item_id)
-    saved = payload.checkpoint is not UNSET
+    checkpoint = None if payload.checkpoint is UNSET else payload.checkpoint
     fold(
         view,
         fact,
         row,
         block_reason=payload.reason,
         required_resolution=None if payload.required_resolution is UNSET else payload.required_resolution,
-        checkpoint=payload.checkpoint if saved else row.checkpoint,
-        checkpoints=row.checkpoints + saved,
+        checkpoint=row.checkpoint if checkpoint is None else checkpoint,
+        checkpoints=row.checkpoints if checkpoint is None else _kept(row, checkpoint),
     )
 
 

@@ -385,7 +385,7 @@ def document(row: WorkItemRow) -> WorkItem:
         "replacesWorkItemId": row.replaces,
         "proposalId": row.proposal_id,
         "attempt": row.attempts or None,
-        "checkpoints": row.checkpoints or None,
+        "checkpoints": msgspec.to_builtins(row.checkpoints) or None,
         "executionLease": None if row.execution_lease is None else msgspec.to_builtins(row.execution_lease),
     }
     data = {name: value for name, value in links.items() if value is not None}

@@ -43,6 +43,8 @@ class Row(Struct, frozen=True, array_like=True):
 
 R = TypeVar("R", bound=Row)
 
+CHECKPOINTS_KEPT = 8
+"""Checkpoints that a WorkItem's row and view show."""
 RATE_TIMES_KEPT = 128
 """Exact times of a rate window that are kept: more than the default limits need, and a row stays small."""
 
@@ -132,7 +134,8 @@ class WorkItemRow(Row):
     execution_lease: Lease | None = None
     blocked_lease: Lease | None = None
     checkpoint: Checkpoint | None = None
-    checkpoints: int = 0
+    checkpoints: tuple[Checkpoint, ...] = ()
+    """The newest ones, newest last; at most ``CHECKPOINTS_KEPT``. The log has them all."""
     block_reason: str | None = None
     required_resolution: str | None = None
     parent_work_item_id: str | None = None

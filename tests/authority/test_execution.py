@@ -314,7 +314,7 @@ def test_a_checkpoint_releases_execution_and_keeps_ownership() -> None:
     assert ownership is not UNSET
     assert ownership.expires_at == ownership.start_by == later(scene, 2000)
     row = scene.item(item)
-    assert (row.item.state, row.checkpoints) == ("queued", 1)
+    assert (row.item.state, row.checkpoints) == ("queued", (row.checkpoint,))
     assert row.checkpoint is not None
     assert row.checkpoint.checkpoint_id == saved["checkpointId"]
     assert scene.start(item, anna) != released.lease_id
