@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
+import msgspec
 from msgspec import UNSET, Struct
 
 from mwnode.authority.policy import Policy
@@ -13,6 +14,7 @@ from mwnode.authority.state import (
     GROUPS,
     MEMBERSHIPS,
     MISSIONS,
+    AgentRow,
     GroupRow,
     MembershipRow,
     MissionRow,
@@ -71,6 +73,18 @@ class Services(Struct, frozen=True):
     """Events, snapshots, tokens, sessions."""
 
 
+class Admitted(Struct, frozen=True):
+    """The rows and the time that the common checks looked at, and the letters that they found."""
+
+    agent: AgentRow
+    group: GroupRow
+    mission: MissionRow
+    member: MembershipRow
+    member_key: str
+    now: Instant
+    roles: frozenset[str]
+
+
 class Context(Struct, frozen=True, kw_only=True):
     """What deciding needs besides state: all of it passed in, so that a decision can be repeated exactly."""
 
@@ -85,6 +99,9 @@ class Context(Struct, frozen=True, kw_only=True):
     """Folds an Event into the overlay; ``mwnode.authority.evolve.evolve``."""
     now_text: str = ""
     """``now`` as it is written into documents; made of ``now`` where it is not given."""
+    admitted: dict[tuple[object, ...], Admitted] = msgspec.field(default_factory=dict)
+    """What the common checks found so far: Commands of one actor that come together pass them once, as long as the
+    rows they looked at stay the same."""
     is_token: Callable[[str], bool] | None = None
     """Whether a text verifies as one of this node's tokens; without it nothing is taken for one."""
 

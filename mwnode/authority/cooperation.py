@@ -230,18 +230,19 @@ def count_rate(view: Overlay, policy_name: PolicyName, fact: EventFact) -> None:
     row = view.get(RATES, key) or RateRow(key)
     time = _microseconds(fact.occurred_at)
     since = time - WINDOW_MICROSECONDS
-    times = row.times if not row.times or row.times[0] > since else row.times[bisect_right(row.times, since) :]
-    times = (*times, time)
+    times = row.times
+    start = 0 if not times or times[0] > since else bisect_right(times, since)
     older = row.older
     if older and older[0][0] < since // 1_000_000:
         older = tuple(entry for entry in older if entry[0] >= since // 1_000_000)
-    if len(times) > RATE_TIMES_KEPT:
-        second, times = times[0] // 1_000_000, times[1:]
+    if len(times) - start >= RATE_TIMES_KEPT:
+        second = times[start] // 1_000_000
+        start += 1
         if older and older[-1][0] == second:
             older = (*older[:-1], (second, older[-1][1] + 1))
         else:
             older = (*older, (second, 1))
-    view.put(RATES, RateRow(key, times, older))
+    view.put(RATES, RateRow(key, (*times[start:], time), older))
 
 
 # --- policy.grant_cooperation_override --------------------------------------------------------------------------------

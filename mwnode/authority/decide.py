@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from mwnode.authority import cooperation, leases, membership, offline
 from mwnode.authority.aggregates import DECIDERS
-from mwnode.authority.case import Case, Context, Refused, refuse
+from mwnode.authority.case import Admitted, Case, Context, Refused, refuse
 from mwnode.authority.request import Decision, Request
 from mwnode.authority.secrets import may_hold_token, token_shaped
 from mwnode.authority.standing import AUTHORITY, MAY_SEND, PROVISIONAL_MAY_SEND
@@ -39,6 +39,9 @@ from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.identifiers import CORE_EXTENSION, OFFLINE_EXTENSION
 from mwnode.protocol.instants import Instant
 from mwnode.trust.verification import Failure
+
+_BY_ENVELOPE = frozenset({"message.post", "message.correct", "message.retract", "artifact.publish"})
+"""Kinds whose common checks ask nothing of the payload: the ones that come in numbers."""
 
 
 def decide(view: View, request: Request, context: Context) -> Decision | Rejection:
@@ -79,6 +82,8 @@ def _admit(case: Case) -> None:
         if isinstance(embedded.verdict, Failure):
             refuse(ErrorCode.AUTH_INVALID_SIGNATURE, "signed document rejected", "R-6.4-81")
     _check_secrets(case)
+    if _admitted_before(case):
+        return
     if command.actor.type == "service":
         _admit_service(case)
         return
@@ -103,6 +108,50 @@ def _admit(case: Case) -> None:
         )
     case.roles = letters
     _check_archive(case, group)
+    _remember(case, group, mission_row, member)
+
+
+def _repeatable(case: Case) -> tuple[object, ...] | None:
+    """What else the common checks depend on, for Commands of Agents that pass them by their envelope alone."""
+    command = case.command
+    if command.kind not in _BY_ENVELOPE or command.actor.type != "agent" or command.extensions is not UNSET:
+        return None
+    return (
+        command.kind,
+        command.actor.id,
+        command.group_id,
+        command.session_epoch,
+        command.membership_epoch,
+        command.coordinator_epoch,
+    )
+
+
+def _admitted_before(case: Case) -> bool:
+    """Whether a Command of the same envelope passed, and nothing that was looked at has changed since."""
+    known = case.context.admitted
+    key = _repeatable(case) if known else None
+    found = None if key is None else known.get(key)
+    if found is None:
+        return False
+    get = case.view.get
+    same = (
+        get(AGENTS, case.command.actor.id) is found.agent
+        and get(GROUPS, case.group_id) is found.group
+        and get(MISSIONS, found.mission.mission.mission_id) is found.mission
+        and get(MEMBERSHIPS, found.member_key) is found.member
+        and case.now == found.now
+    )
+    if same:
+        case.roles = found.roles
+    return same
+
+
+def _remember(case: Case, group: GroupRow, mission_row: MissionRow, member: MembershipRow) -> None:
+    key = _repeatable(case)
+    agent = case.view.get(AGENTS, case.command.actor.id) if key is not None else None
+    if key is not None and agent is not None:
+        member_key = membership_key(case.group_id, case.command.actor)
+        case.context.admitted[key] = Admitted(agent, group, mission_row, member, member_key, case.now, case.roles)
 
 
 def _check_secrets(case: Case) -> None:

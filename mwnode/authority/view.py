@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 from mwnode.authority.state import R, Row, Table
 from mwnode.protocol.documents import PolicyLogEntry
+
+_NOTHING: Final[Mapping[tuple[int, str], Row | None]] = {}
+_UNKNOWN: Final = object()
 
 
 class View(Protocol):
@@ -47,17 +51,21 @@ class Overlay:
 
     def __init__(self, base: View) -> None:
         self.base = base
+        self._known: Mapping[tuple[int, str], Row | None] = getattr(base, "known_rows", _NOTHING)
+        """Rows that the base has at hand, by table code and key; asked first, because a Command asks a dozen times."""
         self.changes: dict[tuple[int, str], tuple[Table[Any], Row]] = {}
         self.heads: dict[str, int] = {}
         self.times: dict[str, str] = {}
         self.new_event_ids: dict[str, list[str]] = {}
 
     def get(self, table: Table[R], key: str) -> R | None:
-        changed = self.changes.get((table.code, key))
+        place = (table.code, key)
+        changed = self.changes.get(place)
         if changed is not None:
             row: R = changed[1]  # type: ignore[assignment]  # put() stores each row under its own table
             return row
-        return self.base.get(table, key)
+        known: Any = self._known.get(place, _UNKNOWN)
+        return self.base.get(table, key) if known is _UNKNOWN else known
 
     def put(self, table: Table[R], row: R) -> None:
         """Set the row of its key."""

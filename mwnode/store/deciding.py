@@ -3,10 +3,10 @@ yet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from mwnode.authority.request import Decision
-from mwnode.authority.state import R, Table
+from mwnode.authority.state import R, Row, Table
 from mwnode.protocol.documents import PolicyLogEntry
 from mwnode.store.environment import LmdbWriting
 
@@ -23,8 +23,12 @@ class BatchView:
         self.settle = settle
         self.heads: dict[str, tuple[int, str]] = {}
         """Sequence and time of the newest Event of every Group for which some wait."""
-        # Asked a dozen times for each Command: no call in between.
         self.get = txn.get
+
+    @property
+    def known_rows(self) -> Mapping[tuple[int, str], Row | None]:
+        """Rows that were read or written in this transaction."""
+        return self.txn.touched
 
     def advance(self, decision: Decision) -> None:
         """Count what was decided."""

@@ -527,3 +527,40 @@ def test_a_token_of_this_node_is_refused_and_a_text_of_that_shape_is_not(mwnode:
     assert token not in str(mission.events())
     foreign = f"{token[:-86]}{'A' * 86}"
     mwnode.owner.send("message.post", {**payload, "content": f"use {foreign}"}, group_id=mission.group_id)
+
+
+def said_by(harness: Harness, mission: MissionHandle, number: int) -> bytes:
+    """A Message of the Coordinator."""
+    payload = {
+        "messageId": harness.new_id(),
+        "conversationId": f"{mission.group_id}:mission",
+        "content": f"number {number}",
+    }
+    return harness.coordinator.command("message.post", payload, group_id=mission.group_id)
+
+
+@pytest.mark.req("R-19-12")
+def test_a_session_replaced_within_a_batch_fences_the_rest_of_it(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    raws = [said_by(mwnode, mission, number) for number in range(4)]
+    with held(mwnode) as submit:
+        answers = [submit(raw) for raw in raws[:2]]
+        grant = mwnode.node.open_session(mwnode.coordinator.id, mwnode.coordinator.key.key_id)
+        answers += [submit(raw) for raw in raws[2:]]
+    outcomes = [answer.result(20) for answer in answers]
+    assert grant.result(20)
+    assert [isinstance(outcome, Accepted) for outcome in outcomes] == [True, True, False, False]
+    assert {outcome.code for outcome in outcomes[2:]} == {ErrorCode.AUTH_STALE_SESSION}
+
+
+@pytest.mark.req("R-20-01")
+def test_messages_of_one_batch_count_against_the_rate_together(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    limit = mwnode.node.policy.message_rate
+    raws = [said_by(mwnode, mission, number) for number in range(limit + 2)]
+    with held(mwnode) as submit:
+        answers = [submit(raw) for raw in raws]
+    outcomes = [answer.result(20) for answer in answers]
+    assert [isinstance(outcome, Accepted) for outcome in outcomes] == [True] * limit + [False] * 2
+    assert {outcome.code for outcome in outcomes[limit:]} == {ErrorCode.RATE_LIMITED}
+    assert verify(mwnode.node.store).ok
