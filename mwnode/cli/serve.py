@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 
 import click
 from msgspec import structs
@@ -16,11 +17,12 @@ from msgspec import structs
 from mwnode.cli.compose import CLOCK, ENTROPY
 from mwnode.cli.exits import Failure
 from mwnode.cli.init import make
+from mwnode.cli.inside import Inside, Workers, check
 from mwnode.cli.output import emit
-from mwnode.cli.target import Target, at_home
+from mwnode.cli.target import Target, at_home, passphrase
 from mwnode.gateway.server import Server, server_tls
 from mwnode.gateway.server import serve as listen
-from mwnode.home import Announcement, Home, Served, open_home
+from mwnode.home import Announcement, Home, Served, load_key, open_home
 from mwnode.node import Node
 
 STOP_SECONDS = 5.0
@@ -31,17 +33,50 @@ STOP_SECONDS = 5.0
 @click.option("--host", metavar="H", help="Address to listen on; default: [server] host of mwnode.toml.")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="P", help="0 = the last one if free, else any.")
 @click.option("--plaintext", is_flag=True, help="Without TLS: on a loopback address only.")
+@click.option(
+    "--worker",
+    "workers",
+    multiple=True,
+    metavar="KEY=CMD",
+    help="Also a Worker in this process: an Agent's name or key file, and its program. May be given several times.",
+)
 @at_home
-def serve(target: Target, host: str | None, port: int | None, plaintext: bool) -> None:
+def serve(target: Target, host: str | None, port: int | None, plaintext: bool, workers: tuple[str, ...]) -> None:
     """Serve HOME: the authority of its Organization, for Agents by WebSocket and for everybody by HTTP.
 
     Makes the Organization first where HOME is empty. Stops in order on SIGTERM and SIGINT.
     """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     path = target.home_path
-    home = open_home(path) if (path / "mwnode.toml").exists() else make(path)
+    home = open_home(path) if (path / "mwnode.toml").exists() else _found(path)
+    wanted = [_inside(home, text) for text in workers]
+    check(wanted)
     with home.claim() as announcement, Node.open(home.path) as node:
-        asyncio.run(_serve(target, home, node, announcement, host or home.settings.server.host, port, plaintext))
+        inside = Workers(wanted, home.path)
+        where = host or home.settings.server.host
+        asyncio.run(_serve(target, home, node, announcement, where, port, plaintext, inside))
+
+
+def _inside(home: Home, text: str) -> Inside:
+    """The Worker that KEY=CMD spells."""
+    name, separator, command = text.partition("=")
+    if not (name and separator and command.strip()):
+        raise Failure(f"--worker {text!r} is not KEY=CMD, such as builder='python build.py'")
+    path = Path(name)
+    if not path.exists():
+        path = home.key_path(name)
+    return Inside(load_key(path, passphrase(path)), command)
+
+
+def _found(path: Path) -> Home:
+    """A new HOME, said aloud: whoever meant another one must notice at once."""
+    home = make(path)
+    click.echo(
+        f"mwnode: there was no HOME at {home.path}: a NEW Organization, {home.organization_id}, was made there. "
+        "If you meant another one, stop and give --home or $MWNODE_HOME.",
+        err=True,
+    )
+    return home
 
 
 async def _serve(
@@ -52,6 +87,7 @@ async def _serve(
     host: str,
     port: int | None,
     plaintext: bool,
+    workers: Workers,
 ) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -67,7 +103,9 @@ async def _serve(
             **{name: value for name, value in structs.asdict(served).items() if name != "port"},
         }
         emit(target.as_json, document, f"listening on {server.url} and {server.http} (Ctrl-C to stop)")
+        workers.start(served)
         await stop.wait()
+        await workers.stop()
     finally:
         await server.close(STOP_SECONDS)
 

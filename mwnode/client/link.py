@@ -14,6 +14,8 @@ from mwnode.client.transports import Dial, Transport
 from mwnode.protocol.ports import Clock
 
 BACKOFF_FIRST_SECONDS = 0.2
+REOPEN_STEPS = 2
+"""A node that was there until just now is mostly back at once: so many halvings before the usual first step."""
 BACKOFF_MAX_SECONDS = 30.0
 STABLE_SECONDS = 10.0
 """A session that lasted so long was a good one."""
@@ -37,8 +39,8 @@ class Backoff:
         return ceiling * self._jitter.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """Things went well."""
-        self._failures = 0
+        """Things went well: a session was open for a good while, so the first steps are smaller than the usual one."""
+        self._failures = -REOPEN_STEPS
 
 
 class Link:
