@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mwnode.protocol.commands import CORE, EXT
 from mwnode.protocol.identifiers import CORE_EXTENSION
+
+DECLINED = f"{CORE}.offer_declined"
+WORDS_MAX = 1000
+"""Characters of what somebody said that stand on one line."""
 
 
 class Narrator:
@@ -25,7 +30,9 @@ class Narrator:
         told = f"{subject} is {state}" if subject and state else subject or state
         place = f"{event.get('sequence', '-'):>5}  {clock(event['occurredAt'])}"
         kind = event["kind"].removeprefix(f"{EXT}.core.").removeprefix(f"{EXT}.").removeprefix(f"{CORE}.")
-        return f"{place}  {kind:<30} {told:<28} {short(event['actor']['id'])}".rstrip()
+        said = words(event)
+        tail = f": {said}" if said else ""
+        return f"{place}  {kind:<30} {told:<28} {short(event['actor']['id'])}{tail}".rstrip()
 
     def name(self, work_item_id: str) -> str:
         """What a WorkItem is called, as far as its Events were told."""
@@ -42,6 +49,35 @@ class Narrator:
         if event["kind"].startswith("mission."):
             return "mission"
         return ""
+
+
+def words(event: dict[str, Any]) -> str:
+    """What somebody said in an Event, on one line: a Message's text, a reason, what is needed; empty for no words."""
+    payload = event["payload"]
+    message = payload.get("message")
+    if message is not None:
+        return _one_line([_block(block) for block in message["content"]])
+    if event["kind"] == DECLINED:
+        mine = [one for one in payload.get("offers", ()) if one["agentId"] == event["actor"]["id"]]
+        reasons = [one["declineReason"] for one in mine if "declineReason" in one]
+        return _one_line([*reasons[-1:], payload.get("detail", "")])
+    needed = payload.get("requiredResolution")
+    said = [payload.get("feedback") or payload.get("reason", ""), f"needed: {needed}" if needed else ""]
+    return _one_line([*said, payload.get("resolution", "")])
+
+
+def _block(block: dict[str, Any]) -> str:
+    """One block of a Message; data for programs has no words."""
+    if block["type"] == "artifact_ref":
+        return f"[{block['artifactHash']}]"
+    text: str = block.get("text", "")
+    return text
+
+
+def _one_line(parts: Sequence[Any]) -> str:
+    """Several texts on one line, cut where it would fill a screen."""
+    text = "; ".join(" ".join(part.split()) for part in parts if isinstance(part, str) and part.strip())
+    return text if len(text) <= WORDS_MAX else f"{text[:WORDS_MAX]}..."
 
 
 def work_item_of(event: dict[str, Any]) -> str | None:
@@ -68,6 +104,11 @@ def mission_title(mission: dict[str, Any]) -> str:
 def short(identifier: str) -> str:
     """The telling end of an identifier."""
     return identifier.rpartition(":")[2]
+
+
+def short_id(identifier: str) -> str:
+    """The last characters of an identifier: random ones, so they tell it apart from others and may be typed for it."""
+    return identifier[-8:]
 
 
 def moment(timestamp: str | None) -> str:

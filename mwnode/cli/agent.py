@@ -12,7 +12,16 @@ import msgspec
 from mwnode.cli.compose import new_id, now
 from mwnode.cli.exits import Failure
 from mwnode.cli.output import emit, facts, table
-from mwnode.cli.principals import PublicKey, given_key, identifier, kept_key, take_back, valid_from
+from mwnode.cli.principals import (
+    PublicKey,
+    find_agent,
+    given_key,
+    identifier,
+    kept_key,
+    key_options,
+    take_back,
+    valid_from,
+)
 from mwnode.cli.reach import Reach, at, found, reach
 from mwnode.cli.target import Target, at_node
 from mwnode.enrolment import Capability, draft_card
@@ -32,10 +41,20 @@ def agent() -> None:
 @agent.command("add")
 @click.argument("name")
 @click.option("--id", "agent_id", metavar="URI", help="The Agent's identifier; default: urn:mwnode:agent:NAME.")
-@click.option("--key-id", metavar="URI", help="With --public-key: the identifier of a key kept elsewhere.")
-@click.option("--public-key", metavar="B64URL", help="An Ed25519 public key, base64url without padding.")
-@click.option("--capability", "capabilities", metavar="ID@VERSION", multiple=True, help="Repeatable.")
-@click.option("--slots", type=click.IntRange(min=1), default=1, show_default=True, help="WorkItems done at a time.")
+@key_options
+@click.option(
+    "--capability",
+    "capabilities",
+    metavar="ID@VERSION",
+    multiple=True,
+    help="Repeatable; default: what the Agent has, else mwnode.generic@1.0.0.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="WorkItems done at a time; default: what the Agent has, else 1.",
+)
 @at_node
 def add(
     target: Target,
@@ -44,15 +63,16 @@ def add(
     key_id: str | None,
     public_key: str | None,
     capabilities: tuple[str, ...],
-    slots: int,
+    slots: int | None,
 ) -> None:
     """Register an Agent: make a key (or take the given public one) and sign its Card.
 
-    For an Agent that is registered already, a new version of its Card with the same key.
+    For an Agent that is registered already, a new version of its Card with the same key. Capabilities and slots that
+    are not named stay as they are; --capability names all that it shall have.
     """
-    parsed = [_capability(text) for text in capabilities] or [Capability()]
-    given = given_key(key_id, public_key)
+    named = [_capability(text) for text in capabilities]
     actor = Actor(type="agent", id=agent_id or identifier("agent", name))
+    given = given_key(name, key_id, public_key)
     organization = target.key("organization")
     with reach(target, organization) as node:
         earlier = found(node, at("agents", actor.id))
@@ -63,13 +83,15 @@ def add(
             organization_id=organization.organization_id,
             display_name=name,
             owner=organization.principal,
-            capabilities=parsed,
+            capabilities=named or [Capability()],
             public_keys=_public_keys(earlier, key, target),
-            slots=slots,
+            slots=slots or (earlier["maxConcurrency"] if earlier else 1),
             endpoint=_endpoint(target),
             evidence_id=action_id,
             version=earlier["cardVersion"] + 1 if earlier else 1,
         )
+        if earlier and not named:
+            card["capabilities"] = earlier["capabilities"]
         try:
             signed = register(node, organization, card, action_id)
         except MissionWeaveError:
@@ -81,7 +103,8 @@ def add(
         "keyFile": str(key.file) if key.file else None,
         "cardVersion": signed["cardVersion"],
     }
-    emit(target.as_json, document, facts(document))
+    shown = {name: value for name, value in _summary(signed).items() if name in {"slots", "capabilities"}}
+    emit(target.as_json, document, facts(document | shown))
 
 
 @agent.command("import")
@@ -106,7 +129,7 @@ def import_(target: Target, card: Path) -> None:
 def show(target: Target, name: str) -> None:
     """Show an Agent's current Card; with --json the signed document itself."""
     with reach(target, target.key("owner")) as node:
-        card = node.get(at("agents", identifier("agent", name)))
+        card = node.get(at("agents", find_agent(node, name)))
     emit(target.as_json, card, facts(_summary(card) | {"keys": [key["keyId"] for key in card["publicKeys"]]}))
 
 
@@ -128,7 +151,7 @@ def revoke(target: Target, name: str) -> None:
     """Revoke an Agent: its Card becomes `revoked`, its sessions and leases end."""
     organization = target.key("organization")
     with reach(target, organization) as node:
-        card = node.get(at("agents", identifier("agent", name)))
+        card = node.get(at("agents", find_agent(node, name)))
         if card["status"] == "revoked":
             raise Failure(f"{card['agentId']} is revoked already")
         changed = {**card, "status": "revoked", "cardVersion": card["cardVersion"] + 1}

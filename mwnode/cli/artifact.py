@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 
-from mwnode.cli.missions import events_of, find_mission, missions
+from mwnode.cli.exits import Failure
+from mwnode.cli.missions import events_of, file_names, find_mission, missions
+from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.output import emit, facts, table
-from mwnode.cli.reach import at, reach
+from mwnode.cli.reach import Reach, reach
 from mwnode.cli.target import Target, at_node
 from mwnode.narrative import Narrator, short
+
+HEX_DIGITS = 64
 
 
 @click.group()
@@ -36,9 +41,12 @@ def put(target: Target, file: Path) -> None:
 @click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
 @at_node
 def get(target: Target, content_hash: str, output: Path | None) -> None:
-    """Fetch an Artifact's bytes, checked against their hash before the file appears."""
-    full = content_hash if content_hash.startswith("sha256:") else f"sha256:{content_hash}"
+    """Fetch an Artifact's bytes, checked against their hash before the file appears.
+
+    The beginning of HASH is enough for what was published in a Mission of yours.
+    """
     with TemporaryDirectory() as directory, reach(target, target.key("owner")) as node:
+        full = _full_hash(node, content_hash)
         # To standard output nothing may go that a later block proves wrong: the whole is checked first.
         path = output or Path(directory) / "artifact"
         node.get_artifact(full, path)
@@ -58,24 +66,50 @@ def get(target: Target, content_hash: str, output: Path | None) -> None:
 @at_node
 def list_(target: Target, mission: str | None) -> None:
     """List the Artifacts published in one Mission, or in all of yours."""
-    rows: list[dict[str, Any]] = []
     with reach(target, target.key("owner")) as node:
-        views = (
-            [find_mission(node, mission)]
+        groups = (
+            [find_mission(node, mission)["mission"]["groupId"]]
             if mission
-            else [node.get(at("missions", m["missionId"])) for m in missions(node)]
+            else [listed["groupId"] for listed in missions(node)]
         )
-        for view in views:
-            narrator = Narrator()
-            for event in events_of(node, view["mission"]["groupId"]):
-                narrator.tell(event)
-                if event["kind"] == "artifact.published":
-                    manifest = event["payload"]["artifact"]
-                    rows.append({**manifest, "work": narrator.name(manifest["workItemId"])})
-    heads = ["contentHash", "sizeBytes", "mediaType", "work", "producer"]
+        rows = [row for group_id in groups for row in _published(node, group_id)]
+    heads = ["contentHash", "sizeBytes", "mediaType", "work", "file", "producer"]
     cells = [
-        [row["contentHash"], row["sizeBytes"], row["mediaType"], row["work"], short(row["producer"]["agentId"])]
+        [
+            row["contentHash"],
+            row["sizeBytes"],
+            row["mediaType"],
+            row["work"],
+            file_names(row),
+            short(row["producer"]["agentId"]),
+        ]
         for row in rows
     ]
     documents = [{name: value for name, value in row.items() if name != "work"} for row in rows]
     emit(target.as_json, {"artifacts": documents}, table(heads, cells))
+
+
+def _published(node: Reach, group_id: str) -> Iterator[dict[str, Any]]:
+    """Each manifest of a Group, with the name of the work that it came from."""
+    narrator = Narrator()
+    for event in events_of(node, group_id):
+        narrator.tell(event)
+        if event["kind"] == "artifact.published":
+            manifest = event["payload"]["artifact"]
+            yield {**manifest, "work": narrator.name(manifest["workItemId"])}
+
+
+def _full_hash(node: Reach, text: str) -> str:
+    """The content hash that a hash or its beginning means; Failure for what is none, or means none or several."""
+    digits = text.removeprefix("sha256:").lower()
+    if not digits or len(digits) > HEX_DIGITS or set(digits) - set("0123456789abcdef"):
+        raise Failure(f"{text!r} is no hash: sha256: and {HEX_DIGITS} hexadecimal digits, or the first of them")
+    if len(digits) == HEX_DIGITS:
+        return f"sha256:{digits}"
+    known = {
+        row["contentHash"]: Candidate(row["contentHash"], row["work"])
+        for listed in missions(node)
+        for row in _published(node, listed["groupId"])
+        if row["contentHash"].startswith(f"sha256:{digits}")
+    }
+    return pick("Artifact", f"sha256:{digits}", known.values(), "mwnode artifact list")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from mwnode.cli.exits import Failure
 from mwnode.cli.follow import follow
 from mwnode.cli.missions import events_of, find_mission
 from mwnode.cli.output import line
 from mwnode.cli.reach import reach
 from mwnode.cli.target import Target, at_node
+from mwnode.cli.where import is_served, nobody_serves
 from mwnode.narrative import Narrator
 
 
@@ -22,6 +24,8 @@ from mwnode.narrative import Narrator
 def events(target: Target, group: str, after: int, following: bool) -> None:
     """Print a Group's Events, with --json one signed Event a line. GROUP may be a Mission too, or a part of either."""
     narrator = Narrator()
+    if following and not is_served(target):
+        raise Failure(f"nothing new can come, for {nobody_serves(target)}; without --follow you see what is there")
     with reach(target, target.key("owner")) as node:
         group_id = find_mission(node, group)["mission"]["groupId"]
         source = follow(node, group_id, after=after) if following else events_of(node, group_id, after)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from mwnode.cli.output import emit, facts
-from mwnode.cli.principals import bind, given_key, identifier, kept_key, take_back, valid_from
+from mwnode.cli.principals import bind, given_key, identifier, kept_key, key_options, take_back, valid_from
 from mwnode.cli.reach import reach
 from mwnode.cli.target import Target, at_node
 from mwnode.protocol.documents import Actor
@@ -20,12 +20,11 @@ def human() -> None:
 @human.command()
 @click.argument("name")
 @click.option("--id", "human_id", metavar="URI", help="The person's identifier; default: urn:mwnode:human:NAME.")
-@click.option("--key-id", metavar="URI", help="With --public-key: the identifier of a key kept elsewhere.")
-@click.option("--public-key", metavar="B64URL", help="An Ed25519 public key, base64url without padding.")
+@key_options
 @at_node
 def add(target: Target, name: str, human_id: str | None, key_id: str | None, public_key: str | None) -> None:
     """Register a person: make a key, or take the given public one."""
-    given = given_key(key_id, public_key)
+    given = given_key(name, key_id, public_key)
     actor = Actor(type="human", id=human_id or identifier("human", name))
     organization = target.key("organization")
     with reach(target, organization) as node:

@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from mwnode.cli.compose import now
+from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.output import emit, facts, table
-from mwnode.cli.principals import KEY_RESTRICT, bind, given_key, kept_key, take_back, valid_from
+from mwnode.cli.principals import KEY_RESTRICT, bind, given_key, kept_key, key_options, take_back, valid_from
 from mwnode.cli.reach import at, reach
 from mwnode.cli.target import Target, at_node
 from mwnode.protocol import instants
@@ -24,12 +25,11 @@ def key() -> None:
 @key.command()
 @click.argument("name")
 @click.option("--principal", required=True, metavar="TYPE:ID", help="Whose key: agent:, human: or service: and its ID.")
-@click.option("--key-id", metavar="URI", help="With --public-key: the identifier of a key kept elsewhere.")
-@click.option("--public-key", metavar="B64URL", help="An Ed25519 public key, base64url without padding.")
+@key_options
 @at_node
 def add(target: Target, name: str, principal: str, key_id: str | None, public_key: str | None) -> None:
     """Bind a further key to a Principal: a new one kept as keys/NAME.key, or the given public one."""
-    actor, given = _principal(principal), given_key(key_id, public_key)
+    actor, given = _principal(principal), given_key(name, key_id, public_key)
     organization = target.key("organization")
     with reach(target, organization) as node:
         made = given or kept_key(target, name, actor)
@@ -58,7 +58,7 @@ def list_(target: Target) -> None:
 @click.option("--valid-until", metavar="TIMESTAMP", help="Let it end then, in place of revoking it now.")
 @at_node
 def revoke(target: Target, key_id: str, valid_until: str | None) -> None:
-    """Revoke a key, from now on: what it signed before stays good."""
+    """Revoke a key, from now on: what it signed before stays good. KEY-ID may be an unmistakable part of it."""
     if valid_until is not None:
         try:
             instants.parse(valid_until)
@@ -67,6 +67,8 @@ def revoke(target: Target, key_id: str, valid_until: str | None) -> None:
     change = {"validUntil": valid_until} if valid_until else {"revokedAt": now().text()}
     organization = target.key("organization")
     with reach(target, organization) as node:
+        known = [Candidate(one["keyId"]) for one in node.get(at("registry"))["bindings"]]
+        key_id = pick("key", key_id, known, "mwnode key list")
         node.send(KEY_RESTRICT, {"keyId": key_id, **change})
     document = {"keyId": key_id, **change}
     emit(target.as_json, document, facts(document))

@@ -8,17 +8,30 @@ from typing import Any
 
 import click
 
+from mwnode.authority.table import MISSION_STATES
 from mwnode.cli.compose import new_id, now, principal
-from mwnode.cli.exits import REFUSED, Failure
+from mwnode.cli.exits import Failure
 from mwnode.cli.follow import follow
-from mwnode.cli.missions import TERMINAL, act, archive_group, find_mission, missions, submission_of
+from mwnode.cli.missions import (
+    TERMINAL,
+    Names,
+    Submission,
+    act,
+    archive_group,
+    events_of,
+    find_mission,
+    missions,
+    submission_of,
+)
 from mwnode.cli.output import emit, facts, line, table
-from mwnode.cli.principals import identifier
+from mwnode.cli.principals import find_agent, human_key, identifier
 from mwnode.cli.reach import reach
 from mwnode.cli.target import Target, at_node
+from mwnode.cli.where import is_served, nobody_serves
 from mwnode.coordinator.plan import Plan, PlanError, load_plan
+from mwnode.coordinator.plan_text import line_of
 from mwnode.home import HomeError, load_key
-from mwnode.narrative import Narrator, mission_title, short, work_item_name
+from mwnode.narrative import Narrator, mission_title, short, short_id, work_item_name
 from mwnode.protocol.identifiers import mission_conversation_id
 from mwnode.trust.keys import SigningKey, sign_mapping
 
@@ -31,17 +44,27 @@ def mission() -> None:
 @mission.command()
 @click.argument("plan", metavar="PLAN.toml", type=click.Path(path_type=Path))
 @click.option("--coordinator", metavar="NAME|URI", help="The Agent that coordinates; default: what the plan says.")
+@click.option("--dry-run", is_flag=True, help="Only check the plan; needs neither HOME nor node.")
 @at_node
-def create(target: Target, plan: Path, coordinator: str | None) -> None:
-    """Create a Mission from a plan, as its MissionOwner."""
+def create(target: Target, plan: Path, coordinator: str | None, dry_run: bool) -> None:
+    """Create a Mission from a plan, as its MissionOwner. With --dry-run nothing is created: the plan is checked."""
     loaded = read_plan(plan)
+    if dry_run:
+        document = _summary(loaded)
+        emit(target.as_json, document, facts(document))
+        return
     named = coordinator or loaded.coordinator
     if named is None:
         raise click.UsageError(f"{plan} names no coordinator: give --coordinator NAME, or `coordinator` in [mission]")
     key = target.key("owner")
     mission_id, group_id = new_id(), new_id()
-    payload = loaded.mission_payload(mission_id, group_id, _agent_id(target, named), now())
     with reach(target, key) as node:
+        try:
+            agent_id = find_agent(node, named, _agent_id(target, named))
+        except Failure as error:
+            where = "--coordinator" if coordinator else place_of(plan, "mission", "coordinator")
+            raise Failure(f"{where}: {error}") from None
+        payload = loaded.mission_payload(mission_id, group_id, agent_id, now())
         answer = node.send("mission.create", payload, group_id=group_id, extensions=loaded.extensions)
     created = answer["events"][0]["payload"]
     document = {
@@ -60,25 +83,29 @@ def list_(target: Target) -> None:
     """List the Missions that you take part in."""
     with reach(target, target.key("owner")) as node:
         listed = missions(node)
+        names = None if target.as_json else Names(node)
+    if names is None:
+        emit(True, {"missions": listed}, "")
+        return
     rows = [
         [
-            entry["missionId"],
+            short_id(entry["missionId"]),
+            names.of(entry["missionId"]),
             entry["state"],
             entry["revision"],
             short(entry["coordinator"]["agentId"]),
-            entry["objective"][:50],
+            entry["missionId"],
         ]
         for entry in listed
     ]
-    heads = ["missionId", "state", "revision", "coordinator", "objective"]
-    emit(target.as_json, {"missions": listed}, table(heads, rows))
+    emit(False, listed, table(["id", "title", "state", "revision", "coordinator", "missionId"], rows))
 
 
 @mission.command()
 @click.argument("name", metavar="ID")
 @at_node
 def show(target: Target, name: str) -> None:
-    """Show a Mission, its WorkItems and its derived progress. ID may be an unmistakable part of the identifier."""
+    """Show a Mission, its WorkItems and its derived progress. ID may be a part of the identifier, or the title."""
     with reach(target, target.key("owner")) as node:
         view = find_mission(node, name)
     emit(target.as_json, view, _shown(view))
@@ -86,37 +113,60 @@ def show(target: Target, name: str) -> None:
 
 @mission.command()
 @click.argument("name", metavar="ID")
-@click.option("--until", metavar="STATE", default=None, help="Stop at this state too, not only at the Mission's end.")
+@click.option(
+    "--until",
+    type=click.Choice(MISSION_STATES),
+    help="Stop at this state too, not only at the Mission's end.",
+)
 @at_node
 def watch(target: Target, name: str, until: str | None) -> None:
-    """Follow a Mission's Events until it ends; exit 0 when it is approved, or reached the state of --until."""
+    """Follow a Mission's Events until it ends; exit 0 when it is approved, or reached the state of --until.
+
+    Where no node serves, nothing can happen: what is there is printed, and exit 1 follows unless that was enough.
+    """
     narrator, state = Narrator(), ""
+    alive = is_served(target)
     with reach(target, target.key("owner")) as node:
         view = find_mission(node, name)
-        for event in follow(node, view["mission"]["groupId"], after=0):
+        group_id = view["mission"]["groupId"]
+        for event in follow(node, group_id, after=0) if alive else events_of(node, group_id):
             line(event) if target.as_json else click.echo(narrator.tell(event))
             if event["kind"].startswith("mission."):
                 state = event["payload"]["state"]
             if state in TERMINAL or (state == until and event["sequence"] >= view["headSequence"]):
                 break
     if state not in {"approved", until}:
-        sys.exit(REFUSED)
+        raise Failure(_unmet(target, view["mission"]["missionId"], state, until))
+
+
+def _unmet(target: Target, mission_id: str, state: str, until: str | None) -> str:
+    wanted = until or "approved"
+    if state in TERMINAL:
+        return f"the Mission ended as {state}, not as {wanted}: `mwnode why {short_id(mission_id)}` tells how"
+    return f"the Mission is {state}, not {wanted}, and {nobody_serves(target)}"
 
 
 @mission.command()
 @click.argument("name", metavar="ID")
 @click.option("--comment", default="", help="A remark that is signed with the Approval.")
-@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+@click.option("--yes", is_flag=True, help="Approve without being asked; needed where there is no terminal.")
 @at_node
 def approve(target: Target, name: str, comment: str, yes: bool) -> None:
-    """Approve exactly the revision and Artifact set that was submitted, after showing them."""
-    key = target.key("owner")
+    """Approve exactly the revision and Artifact set that was submitted, after showing them.
+
+    Asks first. Without a terminal there is nobody to ask: then --yes must say so.
+    """
+    key = human_key(target, "approving")
     with reach(target, key) as node:
         view = find_mission(node, name)
         submitted = submission_of(node, view)
         if not target.as_json:
             _echo(_submitted(view, submitted))
-        if not yes and sys.stdin.isatty():
+        if not yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError("nobody can be asked without a terminal: give --yes to approve exactly this")
+            if target.as_json:
+                _echo(_submitted(view, submitted), err=True)
             click.confirm("Approve exactly this?", abort=True, err=True)
         approval = _approval(key, view, submitted, "approved", comment)
         receipt = act(node, key, view, "mission.approve", {"approval": approval})
@@ -135,8 +185,12 @@ def approve(target: Target, name: str, comment: str, yes: bool) -> None:
 @click.argument("feedback", metavar="TEXT")
 @at_node
 def request_changes(target: Target, name: str, feedback: str) -> None:
-    """Send a submitted Mission back, saying what is to change."""
-    key = target.key("owner")
+    """Send a submitted Mission back, saying what is to change.
+
+    Work whose name in the plan stands in TEXT is done again, and so is all that depends on it. Without such a name,
+    the last work is: that on which nothing depends.
+    """
+    key = human_key(target, "requesting changes")
     with reach(target, key) as node:
         view = find_mission(node, name)
         approval = _approval(key, view, submission_of(node, view), "changes_requested", feedback)
@@ -186,7 +240,7 @@ def replace_coordinator(target: Target, name: str, agent: str) -> None:
     key = target.key("owner")
     with reach(target, key) as node:
         view = find_mission(node, name)
-        payload = {"coordinatorAgentId": _agent_id(target, agent)}
+        payload = {"coordinatorAgentId": find_agent(node, agent, _agent_id(target, agent))}
         receipt = act(node, key, view, "mission.assign_coordinator", payload)
     _told(target, view, receipt)
 
@@ -213,6 +267,22 @@ def archive(target: Target, name: str) -> None:
     emit(target.as_json, document, facts(document))
 
 
+def _summary(plan: Plan) -> dict[str, Any]:
+    return {
+        "plan": str(plan.source),
+        "planHash": plan.plan_hash,
+        "title": plan.mission.title,
+        "coordinator": plan.coordinator,
+        "work": [item.id for item in plan.order()],
+    }
+
+
+def place_of(plan: Path, *path: str) -> str:
+    """File, line and key of something in a plan, as its mistakes are reported."""
+    line_number = line_of(plan.read_text(encoding="utf-8"), path)
+    return f"{plan}:{line_number}: {'.'.join(path)}" if line_number else f"{plan}: {'.'.join(path)}"
+
+
 def read_plan(path: Path) -> Plan:
     """A checked plan; Failure with file, line and key where it is wrong."""
     try:
@@ -234,7 +304,7 @@ def _agent_id(target: Target, name: str) -> str:
 
 
 def _approval(
-    key: SigningKey, view: dict[str, Any], submitted: dict[str, Any], decision: str, comments: str
+    key: SigningKey, view: dict[str, Any], submitted: Submission, decision: str, comments: str
 ) -> dict[str, Any]:
     """A signed Approval of exactly what was submitted. [R-7.3-06]"""
     occurred_at, mission = now().text(), view["mission"]
@@ -244,8 +314,8 @@ def _approval(
         "decision": decision,
         "missionId": mission["missionId"],
         "groupId": mission["groupId"],
-        "missionRevision": submitted["missionRevision"],
-        "artifactHashes": submitted["artifactHashes"],
+        "missionRevision": submitted.mission_revision,
+        "artifactHashes": submitted.artifact_hashes,
         "acceptancePolicyVersion": mission["approvalPolicy"].get("policyVersion", "1.0.0"),
         "approver": principal(key),
         "comments": comments,
@@ -266,22 +336,27 @@ def _told(target: Target, view: dict[str, Any], receipt: dict[str, Any]) -> None
     emit(target.as_json, document, facts(document))
 
 
-def _echo(lines: list[str]) -> None:
+def _echo(lines: list[str], err: bool = False) -> None:
     for text in lines:
-        click.echo(text)
+        click.echo(text, err=err)
 
 
-def _submitted(view: dict[str, Any], submitted: dict[str, Any]) -> list[str]:
+def _submitted(view: dict[str, Any], submitted: Submission) -> list[str]:
     mission = view["mission"]
+    rows = [
+        [one["work"], one["files"], one["mediaType"], one["sizeBytes"], one["contentHash"]]
+        for one in submitted.artifacts
+    ]
     return [
         *facts(
             {
                 "Mission": f"{mission_title(mission)} ({mission['missionId']})",
-                "Revision": submitted["missionRevision"],
-                "Artifacts": len(submitted["artifactHashes"]),
+                "Objective": mission["objective"],
+                "Revision": submitted.mission_revision,
+                "Artifacts": len(submitted.artifact_hashes),
             }
         ),
-        *(f"  {content_hash}" for content_hash in submitted["artifactHashes"]),
+        *(f"  {row}" for row in table(["work", "file", "mediaType", "bytes", "contentHash"], rows)),
     ]
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mwnode.cli.compose import principal
 from mwnode.cli.exits import Failure
-from mwnode.cli.reach import Reach, at
-from mwnode.narrative import mission_title, work_item_name
+from mwnode.cli.naming import Candidate, pick
+from mwnode.cli.reach import Reach, at, found
+from mwnode.narrative import mission_title, short, work_item_name
 from mwnode.protocol import jcs
 from mwnode.protocol.commands import EXT
 from mwnode.protocol.errors import InvalidCommand, RevisionConflict
+from mwnode.protocol.identifiers import CORE_EXTENSION
 from mwnode.protocol.limits import FRAME_BYTES
 from mwnode.trust.keys import SigningKey
 
@@ -30,27 +32,54 @@ def missions(node: Reach) -> list[dict[str, Any]]:
 
 
 def find_mission(node: Reach, name: str) -> dict[str, Any]:
-    """The view of the Mission that an identifier, or an unmistakable part of it or of its Group's, names."""
-    if ":" in name and not any(name == entry["groupId"] for entry in missions(node)):
-        view: dict[str, Any] = node.get(at("missions", name))
-        return view
-    matches = [entry for entry in missions(node) if name in entry["missionId"] or name in entry["groupId"]]
-    if not matches:
-        raise Failure(f"no Mission of yours has {name!r} in its identifier: see `mwnode mission list`")
-    if len(matches) > 1:
-        raise Failure(f"{name!r} is in the identifiers of {len(matches)} Missions: give more of it")
-    found: dict[str, Any] = node.get(at("missions", matches[0]["missionId"]))
-    return found
+    """The view of the Mission that an identifier, a part of it or of its Group's, or its title means.
+
+    Among several, one that is not over yet is preferred.
+    """
+    listed = missions(node)
+    known = [_candidate(entry) for entry in listed]
+    if ":" in name and not any(name in one.identifier or name in one.group for one in known):
+        # Who may read a Mission need not be a Member of it.
+        view = found(node, at("missions", name))
+        if view is not None:
+            return view
+    if not any(name in one.identifier or name in one.group for one in known):
+        known = [_candidate(entry, titles=node) for entry in listed]
+    chosen: dict[str, Any] = node.get(at("missions", pick("Mission", name, known, "mwnode mission list")))
+    return chosen
 
 
-def names_of(node: Reach) -> dict[str, str]:
-    """What people call the caller's Missions and their WorkItems, by identifier."""
-    names: dict[str, str] = {}
-    for listed in missions(node):
-        view = node.get(at("missions", listed["missionId"]))
-        names[listed["missionId"]] = mission_title(view["mission"])
-        names |= {item["workItemId"]: work_item_name(item) for item in view["workItems"]}
-    return names
+def _candidate(entry: dict[str, Any], titles: Reach | None = None) -> Candidate:
+    """A listed Mission as something that may be meant; with a node to ask, under its title."""
+    title = ""
+    if titles is not None:
+        title = mission_title(titles.get(at("missions", entry["missionId"]))["mission"])
+    return Candidate(entry["missionId"], title, entry["state"] not in TERMINAL, entry["groupId"])
+
+
+class Names:
+    """What people call the caller's Missions and their WorkItems."""
+
+    def __init__(self, node: Reach) -> None:
+        self.candidates: list[Candidate] = []
+        self.missions: dict[str, str] = {}
+        """Each Mission's title, by the identifiers of the Mission and of its WorkItems."""
+        self._names: dict[str, str] = {}
+        for listed in missions(node):
+            view = node.get(at("missions", listed["missionId"]))
+            title, live = mission_title(view["mission"]), listed["state"] not in TERMINAL
+            self._add(listed["missionId"], title, title, live)
+            for item in view["workItems"]:
+                self._add(item["workItemId"], work_item_name(item), title, live)
+
+    def _add(self, identifier: str, name: str, title: str, live: bool) -> None:
+        self.candidates.append(Candidate(identifier, name, live))
+        self.missions[identifier] = title
+        self._names[identifier] = name
+
+    def of(self, identifier: str) -> str:
+        """The name of a Mission or WorkItem, else the telling end of its identifier."""
+        return self._names.get(identifier, short(identifier))
 
 
 def membership_epoch(view: dict[str, Any], key: SigningKey) -> int:
@@ -123,7 +152,17 @@ def _archive_payload(node: Reach, snapshot: dict[str, Any]) -> dict[str, Any]:
         return {"snapshotHash": node.put_artifact(file)["contentHash"]}
 
 
-def submission_of(node: Reach, view: dict[str, Any]) -> dict[str, Any]:
+class Submission(NamedTuple):
+    """What a Coordinator submitted, and what is known of each Artifact of it."""
+
+    mission_revision: int
+    artifact_hashes: list[str]
+    artifacts: list[dict[str, Any]]
+    """Of each Artifact: `contentHash`, `work`, `files`, `mediaType`, `sizeBytes`; only the hash where no manifest
+    can be read."""
+
+
+def submission_of(node: Reach, view: dict[str, Any]) -> Submission:
     """The revision and Artifact set that the Coordinator submitted for approval; Failure when none waits."""
     mission = view["mission"]
     if mission["state"] != "awaiting_approval":
@@ -131,10 +170,38 @@ def submission_of(node: Reach, view: dict[str, Any]) -> dict[str, Any]:
             f"{mission['missionId']} is {mission['state']}, so nothing of it waits for approval: see `mwnode waiting`"
         )
     submitted = None
+    manifests: dict[str, list[dict[str, Any]]] = {}
     for event in events_of(node, mission["groupId"]):
         if event["kind"] == "mission.submitted_for_approval":
             submitted = event["payload"]
+        elif event["kind"] == "artifact.published":
+            manifest = event["payload"]["artifact"]
+            manifests.setdefault(manifest["contentHash"], []).append(manifest)
     if submitted is None:
         raise Failure(f"the submission of {mission['missionId']} lies beyond what you may read")
-    payload: dict[str, Any] = submitted
-    return payload
+    names = {item["workItemId"]: work_item_name(item) for item in view["workItems"]}
+    hashes = submitted["artifactHashes"]
+    artifacts = [_described(content_hash, manifests.get(content_hash, []), names) for content_hash in hashes]
+    return Submission(submitted["missionRevision"], hashes, artifacts)
+
+
+def _described(content_hash: str, manifests: list[dict[str, Any]], names: dict[str, str]) -> dict[str, Any]:
+    """One Artifact for people: who made it and under which names it was written."""
+    if not manifests:
+        return {"contentHash": content_hash, "work": [], "files": [], "mediaType": None, "sizeBytes": None}
+    works = dict.fromkeys(names.get(one["workItemId"], short(one["workItemId"])) for one in manifests)
+    files = dict.fromkeys(path for one in manifests for path in file_names(one))
+    newest = manifests[-1]
+    return {
+        "contentHash": content_hash,
+        "work": list(works),
+        "files": list(files),
+        "mediaType": newest["mediaType"],
+        "sizeBytes": newest["sizeBytes"],
+    }
+
+
+def file_names(manifest: dict[str, Any]) -> list[str]:
+    """The paths under `outputs/` that a Worker states for an Artifact, if it does."""
+    data = manifest.get("extensions", {}).get(CORE_EXTENSION, {}).get("data", {})
+    return [one["path"] for one in data.get("deliverables", ()) if isinstance(one, dict) and "path" in one]

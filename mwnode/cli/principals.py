@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from mwnode.cli.compose import ENTROPY, now
 from mwnode.cli.exits import Failure
-from mwnode.cli.reach import Reach
+from mwnode.cli.naming import Candidate, pick
+from mwnode.cli.reach import Reach, at
 from mwnode.cli.target import Target, passphrase
 from mwnode.home import load_key, make_key
+from mwnode.narrative import short
 from mwnode.protocol.documents import Actor
+from mwnode.trust.ed25519 import KEY_BYTES, decode_base64url
+from mwnode.trust.keys import SigningKey
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 KEY_BIND = "ext.mwnode.core.key_bind"
 KEY_RESTRICT = "ext.mwnode.core.key_restrict"
@@ -41,13 +49,59 @@ def identifier(kind: str, name: str) -> str:
     return f"urn:mwnode:{kind}:{name}"
 
 
-def given_key(key_id: str | None, public_key: str | None) -> PublicKey | None:
-    """The public key that the options give, None without them; UsageError for one of two."""
-    if key_id is not None and public_key is not None:
-        return PublicKey(key_id, public_key, None, fresh=False)
-    if key_id is not None or public_key is not None:
-        raise click.UsageError("--key-id and --public-key go together")
-    return None
+def human_key(target: Target, doing: str) -> SigningKey:
+    """The key to act with where only a human may: HOME's owner, or --key; Failure for an Agent's or service's."""
+    key = target.key("owner")
+    if key.principal.type != "human":
+        path = target.key_option or target.home.key_path("owner")
+        raise Failure(
+            f"{doing} needs a human's key, and {path} is the key of {key.principal.type} {key.principal.id}: "
+            "leave --key out to act as HOME's owner, or give the key of the MissionOwner"
+        )
+    return key
+
+
+def find_agent(node: Reach, name: str, likely: str | None = None) -> str:
+    """The registered Agent that a name, an identifier or a part of one means; ``likely`` is tried first."""
+    cards = node.get(at("agents"))["agents"]
+    wanted = likely or identifier("agent", name)
+    if any(card["agentId"] == wanted for card in cards):
+        return wanted
+    if not cards:
+        raise Failure(f"no Agent is registered, so none is called {name!r}: make one with `mwnode agent add {name}`")
+    known = [Candidate(card["agentId"], card["displayName"], card["status"] != "revoked") for card in cards]
+    if not any(name in one.identifier or name == one.label for one in known):
+        names = ", ".join(short(one.identifier) for one in known[:10])
+        raise Failure(f"no Agent is called {name!r}; registered are {names}: see `mwnode agent list`")
+    return pick("Agent", name, known, "mwnode agent list")
+
+
+def key_options(command: F) -> F:
+    """Give a command --public-key and --key-id: a key whose private half is kept elsewhere."""
+    named = click.option(
+        "--key-id", metavar="URI", help="With --public-key: the key's identifier; default: made from the key."
+    )
+    given = click.option("--public-key", metavar="B64URL", help="An Ed25519 public key, base64url without padding.")
+    return named(given(command))
+
+
+def given_key(name: str, key_id: str | None, public_key: str | None) -> PublicKey | None:
+    """The public key that the options give, None without one; UsageError for what is no key.
+
+    The identifier is made from name and key unless given, so that the same key always gets the same one.
+    """
+    if public_key is None:
+        if key_id is not None:
+            raise click.UsageError("--key-id names the key of --public-key: give that too, or neither")
+        return None
+    try:
+        raw = decode_base64url(public_key)
+    except ValueError as error:
+        raise click.UsageError(f"--public-key is not base64url without padding: {error}") from None
+    if len(raw) != KEY_BYTES:
+        raise click.UsageError(f"--public-key holds {len(raw)} bytes; an Ed25519 public key has {KEY_BYTES}")
+    made = f"urn:mwnode:key:{name}:{sha256(raw).hexdigest()[:16]}"
+    return PublicKey(key_id or made, public_key, None, fresh=False)
 
 
 def kept_key(target: Target, name: str, principal: Actor) -> PublicKey:

@@ -50,10 +50,10 @@ def reach(target: Target, key: SigningKey) -> Iterator[Reach]:
             yield client
 
 
-def found(node: Reach, path: str) -> dict[str, Any] | None:
+def found(node: Reach, path: str, **query: Any) -> dict[str, Any] | None:
     """A view, or None where there is no such thing for this caller."""
     try:
-        return node.get(path)
+        return node.get(path, **query)
     except GroupNotFound:
         return None
 

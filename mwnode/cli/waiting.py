@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from mwnode.cli.missions import names_of
+from mwnode.cli.missions import Names
 from mwnode.cli.output import emit, table
 from mwnode.cli.reach import at, reach
 from mwnode.cli.target import Target, at_node
-from mwnode.narrative import moment, short
+from mwnode.narrative import moment, short, short_id
 
 
 @click.command()
@@ -19,19 +19,24 @@ def waiting(target: Target, mine: bool) -> None:
     key = target.key("owner")
     with reach(target, key) as node:
         entries = node.get(at("waiting"))["waiting"]
-        names = {} if target.as_json else names_of(node)
+        names = None if target.as_json else Names(node)
     if mine:
         entries = [entry for entry in entries if entry["who"]["id"] == key.principal.id]
+    if names is None:
+        emit(True, entries, "")
+        return
     rows = [
         [
             short(entry["who"]["id"]),
             entry["action"],
-            names.get(entry["on"]["id"], short(entry["on"]["id"])),
+            names.of(entry["on"]["id"]),
+            names.missions.get(entry["on"]["id"]),
+            short_id(entry["on"]["id"]),
             moment(entry["since"]),
             moment(entry["deadline"]),
             entry["ifNothing"],
         ]
         for entry in entries
     ]
-    heads = ["who", "action", "on", "since", "deadline", "if nothing is done"]
-    emit(target.as_json, entries, table(heads, rows) if rows else "Nothing waits for anybody.")
+    heads = ["who", "action", "on", "mission", "id", "since", "deadline", "if nothing is done"]
+    emit(False, entries, table(heads, rows) if rows else "Nothing waits for anybody.")

@@ -142,7 +142,7 @@ class Scenario:
         self.check(*checks.waits_for(waiting, Actor(type="human", id=client.principal.id), created["missionId"]))
         self.check(*checks.refuses_another_set(client, created["missionId"], log))
         self.report.step("the human approves exactly what was submitted")
-        approved = run("mission", "approve", created["missionId"], *self._reach(listening, "olivia"))
+        approved = run("mission", "approve", created["missionId"], "--yes", *self._reach(listening, "olivia"))
         self._follow(processes, client, log, "approved", agents)
         self.check(
             *checks.release(log, approved),
@@ -177,7 +177,7 @@ class Scenario:
         agents = ("node", "coordinator", *WORKERS)
         with self._client(again) as client:
             self._follow(processes, client, log, "awaiting_approval", agents)
-            run("mission", "approve", created["missionId"], *self._reach(again, "olivia"))
+            run("mission", "approve", created["missionId"], "--yes", *self._reach(again, "olivia"))
             self._follow(processes, client, log, "approved", agents)
             whole = GroupLog(created["groupId"])
             while whole.read(client, wait=0):

@@ -49,11 +49,24 @@ def test_an_agent_is_added_shown_listed_changed_and_revoked(home: Path) -> None:
     assert "seed" not in json.dumps(card)
     again = cli("agent", "add", "anna", "--home", home, "--json").json
     assert (again["cardVersion"], again["keyId"]) == (2, added["keyId"])
+    card = cli("agent", "show", "anna", "--home", home, "--json").json
+    assert (card["maxConcurrency"], [each["id"] for each in card["capabilities"]]) == (3, ["acme.test"])
+    changed = cli("agent", "add", "anna", "--capability", "acme.lint@2.0.0", "--home", home)
+    assert "acme.lint@2.0.0" in changed.out
+    assert "acme.test" not in changed.out
+    assert "slots:        3" in changed.out
+    assert "acme.lint@2.0.0" in cli("agent", "add", "anna", "--slots", "4", "--home", home).out
+    assert cli("agent", "add", "plain", "--home", home).status == 0
     listed = {row["agentId"]: row for row in cli("agent", "list", "--home", home, "--json").json["agents"]}
-    assert listed["urn:mwnode:agent:anna"]["capabilities"] == ["mwnode.generic@1.0.0"]
+    assert listed["urn:mwnode:agent:anna"]["capabilities"] == ["acme.lint@2.0.0"]
+    assert listed["urn:mwnode:agent:anna"]["slots"] == 4
+    assert listed["urn:mwnode:agent:plain"]["capabilities"] == ["mwnode.generic@1.0.0"]
     assert cli("agent", "revoke", "anna", "--home", home, "--json").json["status"] == "revoked"
     assert cli("agent", "revoke", "anna", "--home", home).status == 1
-    assert cli("agent", "show", "nobody", "--home", home).err.startswith("mwnode: GROUP_NOT_FOUND")
+    unknown = cli("agent", "show", "nobody", "--home", home)
+    assert unknown.status == 1
+    assert "registered are" in unknown.err
+    assert "mwnode agent list" in unknown.err
 
 
 def test_a_card_made_elsewhere_is_imported(home: Path, tmp_path: Path) -> None:
@@ -77,6 +90,11 @@ def test_a_key_kept_elsewhere_is_registered_by_its_public_half_and_a_bad_point_i
     given = ("--key-id", "urn:test:elsewhere", "--public-key", key.public_key)
     added = cli("human", "add", "otto", *given, "--home", home, "--json").json
     assert added == {"humanId": "urn:mwnode:human:otto", "keyId": "urn:test:elsewhere", "keyFile": None}
+    other = generate("urn:test:derived", load_key(home / "keys" / "owner.key").principal, "urn:o", b"6" * 32)
+    derived = cli("human", "add", "oda", "--public-key", other.public_key, "--home", home, "--json").json
+    assert derived["keyId"].startswith("urn:mwnode:key:oda:")
+    listed = [row["keyId"] for row in cli("key", "list", "--home", home, "--json").json["keys"]]
+    assert derived["keyId"] in listed
     identity = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
     refused = cli("human", "add", "eve", "--key-id", "urn:test:bad", "--public-key", identity, "--home", home)
     assert refused.status == 1
@@ -105,7 +123,11 @@ def test_keys_are_added_listed_and_revoked(home: Path) -> None:
     assert cli("key", "revoke", key_id, "--home", home).status == 0
     rows = {row["keyId"]: row for row in cli("key", "list", "--home", home, "--json").json["keys"]}
     assert rows[key_id]["revokedAt"] is not None
-    assert cli("key", "revoke", "urn:nobody", "--home", home).status == 1
+    assert "mwnode key list" in cli("key", "revoke", "urn:nobody", "--home", home).err
+    second = cli("key", "add", "second", "--principal", "service:urn:mwnode:service:archive", "--home", home, "--json")
+    assert (
+        cli("key", "revoke", second.json["keyId"][-8:], "--home", home, "--json").json["keyId"] == second.json["keyId"]
+    )
     assert cli("key", "add", "x", "--principal", "robot:r", "--home", home).status == 2
 
 
@@ -139,7 +161,7 @@ def test_waiting_and_why_say_what_a_new_mission_waits_for(home: Path, mission: d
     assert facts[0]["sequence"] == 1
     assert set(facts[0]) == {"fact", "eventId", "sequence", "rule"}
     assert "mission.created" in cli("why", "tally 1.4", "--home", home).out
-    assert "nothing of yours" in cli("why", "nonsense", "--home", home).err
+    assert "is called 'nonsense'" in cli("why", "nonsense", "--home", home).err
 
 
 @pytest.mark.req("R-7.1-29", "R-4-02")

@@ -34,7 +34,14 @@ def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedP
 MISTAKES = {
     "no such command": (["frobnicate"], 2, "No such command"),
     "a missing argument": (["mission", "show"], 2, "Missing argument"),
-    "half a public key": (["agent", "add", "x", "--key-id", "urn:k"], 2, "--key-id and --public-key go together"),
+    "half a public key": (["agent", "add", "x", "--key-id", "urn:k"], 2, "names the key of --public-key"),
+    "a public key that is too short": (["human", "add", "x", "--public-key", "AAAA"], 2, "holds 3 bytes"),
+    "a public key that is no base64url": (
+        ["key", "add", "x", "--principal", "human:urn:x", "--public-key", "A=!"],
+        2,
+        "is not base64url",
+    ),
+    "a state that there is none of": (["mission", "watch", "x", "--until", "done"], 2, "'awaiting_approval'"),
     "no HOME": (["mission", "list"], 1, "mwnode init"),
     "a HOME that is none": (["mission", "list", "--home", "/dev/null"], 1, "is no mwnode HOME"),
     "a plan that is not there": (["mission", "create", "nowhere.toml"], 1, "nowhere.toml: cannot be read"),

@@ -58,7 +58,9 @@ def test_the_port_of_the_last_time_is_taken_again(home: Path) -> None:
 
 
 def test_an_empty_home_is_made_by_serve(tmp_path: Path) -> None:
-    ServedHome(tmp_path / "new").stop()
+    served = ServedHome(tmp_path / "new")
+    served.stop()
+    assert f"no HOME at {tmp_path / 'new'}: a NEW Organization" in served.errors
     assert cli("verify", "--home", tmp_path / "new", "--json").json["ok"]
 
 

@@ -137,7 +137,7 @@ def _one_round(stage: Stage, kill_after: float, which: str) -> None:
         deadline = Deadline(MISSION_SECONDS, f"the Mission of {which}")
         for _ in log.follow(client, lambda seen: seen.mission_state == "awaiting_approval", deadline):
             pass
-    run("mission", "approve", created["missionId"], *stage.reach("owner"))
+    run("mission", "approve", created["missionId"], "--yes", *stage.reach("owner"))
     whole = GroupLog(created["groupId"])
     with stage.client() as client:
         while whole.read(client, wait=0):

@@ -1,0 +1,50 @@
+"""What people may type in place of an identifier: a part of it, or what the thing is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from mwnode.cli.exits import Failure
+from mwnode.narrative import short_id
+
+SHOWN = 5
+"""Candidates that are listed when a name means several."""
+
+
+class Candidate(NamedTuple):
+    """Something that can be meant; ``live`` when it is not over yet."""
+
+    identifier: str
+    label: str = ""
+    live: bool = True
+    group: str = ""
+    """Another identifier by which it may be named, such as a Mission's Group."""
+
+
+def pick(kind: str, text: str, candidates: Iterable[Candidate], see: str) -> str:
+    """The identifier that ``text`` means: itself, a label, or a part of an identifier, in this order.
+
+    Where it means several, what is not over yet is preferred. Failure for none or still several; ``kind`` and ``see``
+    are for its text: what is looked for, and the command that lists it.
+    """
+    known = list(candidates)
+    if any(one.identifier == text for one in known):
+        return text
+    matches = (
+        [one for one in known if one.group == text]
+        or [one for one in known if one.label == text]
+        or [one for one in known if text and (text in one.identifier or text in one.group)]
+    )
+    if len(matches) > 1:
+        matches = [one for one in matches if one.live] or matches
+    if len(matches) == 1:
+        return matches[0].identifier
+    if not matches:
+        raise Failure(f"no {kind} of yours is called {text!r} or has it in its identifier: see `{see}`")
+    raise Failure(f"{text!r} means {len(matches)} things: give more of the identifier ({_listed(matches)})")
+
+
+def _listed(matches: Sequence[Candidate]) -> str:
+    shown = [f"{short_id(one.identifier)} {one.label}".rstrip() for one in matches[:SHOWN]]
+    return ", ".join(shown) + (", ..." if len(matches) > SHOWN else "")

@@ -1,0 +1,29 @@
+"""A HOME whose Mission was worked on in process, by the real clock, so that commands go on from there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mwnode import testing
+from mwnode.protocol.identifiers import CORE_EXTENSION
+from mwnode.system import SystemClock
+
+
+class PresentClock(testing.ManualClock):
+    """A clock of the test's own that begins now."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock().now().text())
+
+
+def harness(home: Path, monkeypatch: Any) -> testing.Harness:
+    """A node in process on HOME, whose time is the present."""
+    monkeypatch.setattr(testing, "ManualClock", PresentClock)
+    return testing.Harness(home)
+
+
+def named(*paths: str) -> dict[str, Any]:
+    """What a Worker states of an Artifact: under which names it was written."""
+    data = {"deliverables": [{"deliverableId": "report", "path": path} for path in paths]}
+    return {CORE_EXTENSION: {"version": "1.0.0", "critical": False, "data": data}}

@@ -1,0 +1,182 @@
+"""What the MissionOwner is shown before deciding, and what is told of words and refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mwnode.protocol.commands import CORE
+from mwnode.protocol.identifiers import mission_conversation_id
+from mwnode.testing import Harness, MissionHandle
+from tests.cli.finished import harness, named
+from tests.cli.support import cli
+
+
+class Made:
+    """A HOME at rest with one Mission that awaits approval and one that is at work."""
+
+    def __init__(self, home: Path, submitted: MissionHandle, at_work: MissionHandle, content_hash: str) -> None:
+        self.home = home
+        self.submitted = submitted.mission_id
+        self.at_work = at_work.mission_id
+        self.work_item_id = ""
+        self.content_hash = content_hash
+
+
+def _talk(made: Harness, mission: MissionHandle, text: str) -> None:
+    payload = {
+        "messageId": made.new_id(),
+        "conversationId": mission_conversation_id(mission.group_id),
+        "content": text,
+    }
+    made.coordinator.send("message.post", payload, group_id=mission.group_id)
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
+    node = harness(tmp_path / "home", monkeypatch)
+    worker = node.workers[0]
+    submitted = node.mission(title="Release one")
+    submitted.add(worker)
+    work = submitted.authorize()
+    work.offer(worker)
+    work.accept(worker)
+    work.start(worker)
+    content_hash = work.publish(b"all pass\n", worker, extensions=named("report.txt"))
+    work.submit([content_hash], worker)
+    work.review()
+    submitted.submit([content_hash])
+    at_work = node.mission(title="Release one")
+    at_work.add(worker)
+    second = at_work.authorize()
+    second.offer(worker)
+    worker.send(
+        f"{CORE}.offer_decline",
+        {"workItemId": second.work_item_id, "reason": "capacity", "detail": "both slots\nare taken"},
+        group_id=at_work.group_id,
+    )
+    _talk(node, at_work, "Nobody has room today")
+    node.close()
+    found = Made(tmp_path / "home", submitted, at_work, content_hash)
+    found.work_item_id = second.work_item_id
+    return found
+
+
+@pytest.mark.req("R-7.3-06")
+def test_without_a_terminal_nothing_is_approved_unless_it_is_said(made: Made) -> None:
+    refused = cli("mission", "approve", made.submitted, "--home", made.home)
+    assert refused.status == 2
+    assert "give --yes" in refused.err
+    assert cli("mission", "approve", made.submitted, "--home", made.home, "--json").status == 2
+    view = cli("mission", "show", made.submitted, "--home", made.home, "--json").json
+    assert view["mission"]["state"] == "awaiting_approval"
+    approved = cli("mission", "approve", made.submitted, "--yes", "--home", made.home, "--json").json
+    assert (approved["state"], approved["artifactHashes"]) == ("approved", [made.content_hash])
+
+
+def test_what_is_to_be_approved_is_shown_with_work_file_type_and_size(made: Made) -> None:
+    shown = cli("mission", "approve", made.submitted, "--home", made.home).out
+    assert "Build, check and publish the archive" in shown
+    row = next(line for line in shown.splitlines() if made.content_hash in line)
+    for word in ("Run the unit tests", "report.txt", "text/plain", "9"):
+        assert word in row
+
+
+def test_only_a_humans_key_approves(made: Made) -> None:
+    key = made.home / "keys" / "organization.key"
+    for command in (["approve", made.submitted, "--yes"], ["request-changes", made.submitted, "more"]):
+        refused = cli("mission", *command, "--home", made.home, "--key", key)
+        assert refused.status == 1
+        assert "needs a human's key" in refused.err
+
+
+def test_events_tell_what_was_said(made: Made) -> None:
+    told = cli("events", made.at_work, "--home", made.home).out
+    assert "Nobody has room today" in told
+    declined = next(line for line in told.splitlines() if "offer_declined" in line)
+    assert "capacity; both slots are taken" in declined
+    feedback = "Please name the licence"
+    assert cli("mission", "request-changes", made.submitted, feedback, "--home", made.home).status == 0
+    told = cli("events", made.submitted, "--home", made.home).out
+    assert feedback in next(line for line in told.splitlines() if "changes_requested" in line)
+
+
+def test_watch_says_why_it_ends_otherwise(made: Made) -> None:
+    reached = cli("mission", "watch", made.submitted, "--until", "awaiting_approval", "--home", made.home)
+    assert reached.status == 0, reached.err
+    silent = cli("mission", "watch", made.at_work, "--home", made.home)
+    assert silent.status == 1
+    assert "is active, not approved, and no node serves" in silent.err
+    assert "mwnode serve" in silent.err
+    assert cli("mission", "cancel", made.at_work, "--home", made.home).status == 0
+    ended = cli("mission", "watch", made.at_work, "--until", "awaiting_approval", "--home", made.home)
+    assert ended.status == 1
+    assert "ended as cancelled, not as awaiting_approval" in ended.err
+    assert "no node serves" in cli("events", made.at_work, "--follow", "--home", made.home).err
+
+
+def test_a_part_of_an_identifier_or_a_title_is_enough(made: Made) -> None:
+    def show(name: str) -> Any:
+        return cli("mission", "show", name, "--home", made.home, "--json")
+
+    assert show(made.at_work[-8:]).json["mission"]["missionId"] == made.at_work
+    assert show(made.at_work[: len(made.at_work) - 1]).json["mission"]["missionId"] == made.at_work
+    several = show("Release one")
+    assert several.status == 1
+    assert made.at_work[-8:] in several.err
+    assert cli("mission", "cancel", made.submitted, "--home", made.home).status == 0
+    assert show("Release one").json["mission"]["missionId"] == made.at_work, "what is open is meant"
+    assert "mission list" in show("urn:uuid:nothing").err
+    facts = cli("why", made.work_item_id[-8:], "--home", made.home, "--json").json
+    assert facts[0]["fact"].startswith("work.authorized")
+    assert cli("why", made.work_item_id[:-1], "--home", made.home, "--json").json == facts
+
+
+def test_lists_show_a_short_id_and_the_title(made: Made) -> None:
+    listed = cli("mission", "list", "--home", made.home).out
+    row = next(line for line in listed.splitlines() if made.at_work in line)
+    assert row.startswith(made.at_work[-8:])
+    assert "Release one" in row
+    waiting = cli("waiting", "--home", made.home).out
+    assert made.submitted[-8:] in waiting
+    assert "Release one" in waiting
+
+
+def test_the_beginning_of_a_hash_is_enough(made: Made, tmp_path: Path) -> None:
+    digits = made.content_hash.removeprefix("sha256:")
+    for text in (digits[:8], f"sha256:{digits[:12]}", digits):
+        assert cli("artifact", "get", text, "--home", made.home).out == "all pass\n"
+    unknown = "0" if digits[0] != "0" else "1"
+    assert "mwnode artifact list" in cli("artifact", "get", unknown * 8, "--home", made.home).err
+    assert "is no hash" in cli("artifact", "get", "nonsense", "--home", made.home).err
+    assert "report.txt" in cli("artifact", "list", "--home", made.home).out
+
+
+def test_a_mission_is_given_to_registered_agents_only(made: Made, tmp_path: Path) -> None:
+    nobody = cli("mission", "replace-coordinator", made.at_work, "nobody", "--home", made.home)
+    assert nobody.status == 1
+    assert "registered are" in nobody.err
+    assert "worker-1" in nobody.err
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        """[mission]
+objective = "Try"
+coordinator = "nobody"
+deadline = "P1D"
+budget = { toolCallLimit = 5 }
+definitionOfDone = [{ criterionId = "d", description = "done", evidenceRequired = ["deterministic_test"] }]
+[[work]]
+id = "w"
+goal = "Work"
+deliverables = [{ id = "o" }]
+criteria = [{ id = "c", description = "done", check = "exit 0" }]
+"""
+    )
+    refused = cli("mission", "create", plan, "--home", made.home)
+    assert refused.status == 1
+    assert "plan.toml:3: mission.coordinator: no Agent is called 'nobody'" in refused.err
+    assert "--coordinator: no Agent" in cli("mission", "create", plan, "--coordinator", "none", "--home", made.home).err
+    assert cli("mission", "create", plan, "--coordinator", "coordinator", "--home", made.home).status == 0
+    assert cli("mission", "create", plan, "--dry-run", "--json").json["work"] == ["w"]
