@@ -139,6 +139,8 @@ class Batch:
         self._waiting: list[Waiting] = []
         self._receipts: set[tuple[str, str]] = set()
         """Actors and Action IDs whose receipts wait to be written."""
+        self._new: set[tuple[str, str]] = set()
+        """Actors and Action IDs that had no receipt before this batch, and were not met in it yet."""
         self._rows: dict[tuple[int, str], tuple[Table[Any], Row, Request | None]] = {}
         """Rows noted in the transaction and not yet written, and whose change is the newest."""
 
@@ -164,8 +166,14 @@ class Batch:
     def prefetch(self, requests: Sequence[Request]) -> None:
         """Read what the batch will ask for in a few calls."""
         commands = [request.verified.document for request in requests]
-        self.txn.prefetch_receipts([(c.actor.id, c.action_id) for c in commands if isinstance(c, Command)])
+        identities = [(c.actor.id, c.action_id) for c in commands if isinstance(c, Command)]
+        self._new.update(self.txn.prefetch_receipts(identities))
         self.txn.prefetch(rows_wanted(requests))
+
+    def look_again(self) -> None:
+        """Forget what was read ahead about receipts: somebody else wrote to the transaction."""
+        self._new.clear()
+        self.txn.known_receipts.clear()
 
     def command(self, request: Request) -> Outcome | Waiting:
         """Decide one Command. Order: reading 2. What it is answered when accepted stands in the ``Waiting`` once the
@@ -177,9 +185,12 @@ class Batch:
         identity = (command.actor.id, command.action_id)
         if identity in self._receipts:
             self.settle()
-        receipt = self.txn.receipt(*identity)
-        if receipt is not None:
-            return self._duplicate(command, signing_hash, receipt)
+        if identity in self._new:
+            self._new.discard(identity)
+        else:
+            receipt = self.txn.receipt(*identity)
+            if receipt is not None:
+                return self._duplicate(command, signing_hash, receipt)
         failure = self._not_fresh(verified) or self._outside_key_interval(verified)
         if failure is not None:
             return self._refuse_signed(failure, verified, command)

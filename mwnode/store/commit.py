@@ -327,6 +327,7 @@ class Committer:
             elif type(item) is _Call:
                 batch.settle()
                 self._run_call(txn, item)
+                batch.look_again()
         batch.settle()
         for row in (*audits, *batch.audits):
             batch.put_audit(row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
@@ -305,11 +305,14 @@ class LogWriting(LogReading):
     known_receipts: dict[bytes, bytes | None]
     """Receipt records of this batch's Commands as they were before it; ``None`` for absence."""
 
-    def prefetch_receipts(self, commands: Iterable[tuple[str, str]]) -> None:
-        """Look up the receipts of a batch's Commands, (actor ID, Action ID), in one call."""
+    def prefetch_receipts(self, commands: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Look up the receipts of a batch's Commands, (actor ID, Action ID), in one call; those that have none."""
         keys = [receipt_key(actor_id, action_id) for actor_id, action_id in commands]
         found = self.pages.get_many("receipts", keys)
-        self.known_receipts.update((key, found.get(key)) for key in keys)
+        known = self.known_receipts
+        for key in keys:
+            known[key] = found.get(key)
+        return {command for command, key in zip(commands, keys, strict=True) if key not in found}
 
     def _receipt_record(self, key: bytes) -> bytes | None:
         fresh = self.pages.buffers["receipts"].get(key)
@@ -426,11 +429,13 @@ class LogWriting(LogReading):
 
     def put_receipt(self, actor_id: str, action_id: str, receipt: Receipt) -> None:
         key = receipt_key(actor_id, action_id)
-        if self._receipt_record(key) is not None:
+        receipts = self.pages.buffers["receipts"]
+        if key in receipts or (self.known_receipts[key] if key in self.known_receipts else self._receipt_record(key)):
             raise StoreCorrupt(f"Action ID {action_id} of {actor_id} is bound already", f"receipt {action_id}")
-        places = b"".join([PLACE.pack(self.number_for(group), sequence) for group, sequence in receipt.events])
+        number_for = self.number_for
+        places = b"".join([PLACE.pack(number_for(group), sequence) for group, sequence in receipt.events])
         head = RECEIPT_HEAD.pack(RECORD, receipt.signing_hash, receipt.command_number, len(receipt.events))
-        self.pages.put("receipts", key, b"".join((head, places, receipt.record or b"")))
+        receipts[key] = b"".join((head, places, receipt.record or b""))
 
     def put_admission(self, record: FirstAdmissionRecord) -> FirstAdmissionRecord:
         signing_hash = bytes.fromhex(record.signing_hash.removeprefix("sha256:"))

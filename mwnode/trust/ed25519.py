@@ -11,6 +11,7 @@ import base64
 import binascii
 import hashlib
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 
 from nacl._sodium import ffi, lib  # type: ignore[import-not-found]  # PyNaCl's compiled half, which has no stubs
@@ -90,6 +91,19 @@ def public_key(seed: bytes) -> bytes:
 def sign(seed: bytes, public: bytes, message: bytes) -> bytes:
     """The 64-byte signature of a message."""
     return crypto_sign(message, seed + public)[:SIGNATURE_BYTES]
+
+
+def sign_all(seed: bytes, public: bytes, messages: Sequence[bytes]) -> list[bytes]:
+    """As :func:`sign` for each message, in order, without a copy of each."""
+    secret = seed + public
+    signed = ffi.new("unsigned char[]", SIGNATURE_BYTES + max(map(len, messages), default=0))
+    signature = ffi.buffer(signed, SIGNATURE_BYTES)
+    made: list[bytes] = []
+    for message in messages:
+        if lib.crypto_sign(signed, _NULL, message, len(message), secret) != 0:
+            raise RuntimeError("libsodium could not sign")
+        made.append(signature[:])
+    return made
 
 
 def verify(public: bytes, message: bytes, signature: bytes) -> bool:

@@ -86,8 +86,7 @@ class SigningKey:
 
     def sign_all(self, messages: Sequence[bytes]) -> list[bytes]:
         """As :meth:`sign` for each, in order."""
-        seed, public = self._seed, self._public
-        return [ed25519.sign(seed, public, message) for message in messages]
+        return ed25519.sign_all(self._seed, self._public, messages)
 
     def open_sealed(self, sealed: bytes) -> bytes:
         """What was sealed for this key; ``boxes.BoxFault`` for anything else."""

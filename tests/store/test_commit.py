@@ -22,7 +22,7 @@ from mwnode.store.audit import opened
 from mwnode.store.commit import Accepted, CommittedEvent, Committer
 from mwnode.store.environment import LmdbWriting
 from mwnode.store.errors import StoreFull
-from mwnode.store.port import AuditRow, Head, NewEvent
+from mwnode.store.port import AuditRow, Head, NewEvent, Receipt
 from mwnode.store.verify import verify
 from mwnode.testing import Harness, MissionHandle
 
@@ -564,3 +564,19 @@ def test_messages_of_one_batch_count_against_the_rate_together(mwnode: Harness) 
     assert [isinstance(outcome, Accepted) for outcome in outcomes] == [True] * limit + [False] * 2
     assert {outcome.code for outcome in outcomes[limit:]} == {ErrorCode.RATE_LIMITED}
     assert verify(mwnode.node.store).ok
+
+
+@pytest.mark.req("R-19-22")
+def test_a_receipt_that_a_call_of_the_same_batch_wrote_is_seen(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    action_id = mwnode.new_id()
+    raw = message(mwnode, mission, action_id=action_id)
+
+    def bind(txn: LmdbWriting) -> None:
+        txn.put_receipt(mwnode.owner.id, action_id, Receipt(bytes(32), ((mission.group_id, 1),), None, 1))
+
+    with held(mwnode) as submit:
+        called = writer(mwnode).call(bind)
+        answer = submit(raw)
+    called.result(20)
+    assert answer.result(20).code is ErrorCode.ACTION_ID_COLLISION

@@ -240,3 +240,9 @@ def test_base64url_is_canonical_or_refused() -> None:
     for text in ("Zg==", "Zh", "Zm9", "A", "Zm+v", "Zm/v", "Zm9v\n", " Zm9v", "Zé"):
         with pytest.raises(ValueError, match="base64url"):
             ed25519.decode_base64url(text)
+
+
+def test_signing_many_gives_what_signing_each_gives() -> None:
+    messages = [b"", b"one", bytes(5000), b"one"]
+    assert ed25519.sign_all(SEED, PUBLIC, messages) == [ed25519.sign(SEED, PUBLIC, message) for message in messages]
+    assert ed25519.sign_all(SEED, PUBLIC, []) == []
