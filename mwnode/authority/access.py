@@ -15,6 +15,7 @@ from mwnode.authority.state import (
     CONVERSATIONS,
     MEMBERSHIPS,
     WORK_ITEMS,
+    ContentRow,
     ContextRow,
     MembershipRow,
     WorkItemRow,
@@ -172,15 +173,18 @@ def may_read_artifact(view: View, principal: Actor, content_hash: str, now: Inst
         return True
     for group_id in row.group_ids:
         sight = sight_of(view, principal, group_id, now)
-        if isinstance(sight, Sight) and _sees_content(view, sight, content_hash, row.artifact_ids):
+        if isinstance(sight, Sight) and _sees_content(view, sight, row):
             return True
     return False
 
 
-def _sees_content(view: View, sight: Sight, content_hash: str, artifact_ids: tuple[str, ...]) -> bool:
+def _sees_content(view: View, sight: Sight, row: ContentRow) -> bool:
     if sight.whole:
         return True
-    for artifact_id in artifact_ids:
+    if any(group_id == sight.group_id and sequence >= sight.start for group_id, sequence in row.arrivals):
+        return True
+    content_hash = row.content_hash
+    for artifact_id in row.artifact_ids:
         manifest = view.get(ARTIFACTS, artifact_id)
         if manifest is None or manifest.artifact.group_id != sight.group_id:
             continue

@@ -178,11 +178,12 @@ def _fold_published(view: Overlay, fact: EventFact) -> None:
     fold(view, fact, row, artifacts=(*row.artifacts, (artifact.artifact_id, artifact.content_hash)))
 
 
-def readable_in(content: ContentRow, group_id: str) -> ContentRow:
-    """The content, readable in one Group more."""
+def readable_in(content: ContentRow, group_id: str, sequence: int | None = None) -> ContentRow:
+    """The content, readable in one Group more; ``sequence`` is the Event there that brought it without a manifest."""
     if group_id in content.group_ids:
         return content
-    return structs.replace(content, group_ids=(*content.group_ids, group_id))
+    arrivals = content.arrivals if sequence is None else (*content.arrivals, (group_id, sequence))
+    return structs.replace(content, group_ids=(*content.group_ids, group_id), arrivals=arrivals)
 
 
 # --- ext.mwnode.core.artifact_forward ---------------------------------------------------------------------------------
@@ -248,9 +249,11 @@ def _may_forward_to(case: Case, group_id: str) -> bool:
 def _fold_forwarded(view: Overlay, fact: EventFact) -> None:
     payload = fact.payload
     assert isinstance(payload, ArtifactForwarded)
+    if fact.group_id != payload.to_group_id:
+        return  # the Group that it comes from has it already
     content = view.get(CONTENTS, payload.artifact_hash)
     assert content is not None, "only what was published is forwarded"
-    view.put(CONTENTS, readable_in(content, payload.to_group_id))
+    view.put(CONTENTS, readable_in(content, payload.to_group_id, fact.sequence))
 
 
 # --- ext.mwnode.core.knowledge_publish --------------------------------------------------------------------------------

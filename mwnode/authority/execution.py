@@ -28,6 +28,7 @@ from mwnode.authority.items import (
 from mwnode.authority.request import EventFact
 from mwnode.authority.state import AGENTS, CHECKPOINTS_KEPT, WorkItemRow
 from mwnode.authority.view import Overlay
+from mwnode.protocol.capabilities import covers
 from mwnode.protocol.commands import (
     CORE,
     EXT,
@@ -75,6 +76,15 @@ def start(case: Case) -> None:
     owner = hold(case, row, payload.ownership_epoch)
     ownership = hold_ownership(case, row)
     case.expect_revision(row.item.revision)
+    agent = case.view.get(AGENTS, owner.agent_id)
+    assert agent is not None, "an owner has an Agent Card"
+    if not covers(agent.card.capabilities, owner.capability_pins):
+        refuse(
+            ErrorCode.AUTH_FORBIDDEN,
+            "the Agent Card does not have what was pinned any more; the WorkItem has to be offered and accepted anew",
+            "R-6.1-08",
+            details={"agentCardVersion": agent.card.card_version},
+        )
     for dependency_id in row.item.contract.dependency_work_item_ids:
         if not is_satisfied(case.view, dependency_id):
             refuse(
@@ -83,8 +93,6 @@ def start(case: Case) -> None:
                 "R-10.4-03",
                 details={"dependencyId": dependency_id},
             )
-    agent = case.view.get(AGENTS, owner.agent_id)
-    assert agent is not None, "an owner has an Agent Card"
     active = active_limit(case, agent)
     pass_limit(
         case,

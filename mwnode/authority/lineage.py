@@ -10,6 +10,7 @@ from collections.abc import Callable
 from msgspec import UNSET, UnsetType, structs
 
 from mwnode.authority import budget
+from mwnode.authority.artifacts import readable_in
 from mwnode.authority.case import Case, refuse
 from mwnode.authority.cooperation import pass_limit
 from mwnode.authority.endings import cancel_mission
@@ -200,12 +201,13 @@ def on_item_ended(case: Case, row: WorkItemRow, cause: Cause) -> None:
 # --- folding ----------------------------------------------------------------------------------------------------------
 
 
-def share_contents(view: Overlay, hashes: tuple[str, ...], group_id: str) -> None:
-    """Fold that a child's Artifacts became results in the parent's Group, to be read by its Members (R-14-16)."""
+def share_contents(view: Overlay, hashes: tuple[str, ...], group_id: str, sequence: int) -> None:
+    """Fold that a child's Artifacts became results in the parent's Group, to be read by its Members from that Event on
+    (R-14-16)."""
     for content_hash in hashes:
         row = view.get(CONTENTS, content_hash)
-        if row is not None and group_id not in row.group_ids:
-            view.put(CONTENTS, structs.replace(row, group_ids=(*row.group_ids, group_id)))
+        if row is not None:
+            view.put(CONTENTS, readable_in(row, group_id, sequence))
 
 
 def _fold_child(view: Overlay, fact: EventFact) -> None:

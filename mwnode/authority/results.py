@@ -176,7 +176,7 @@ def _fold_accepted(view: Overlay, fact: EventFact) -> None:
     fold(view, fact, row, item=item, evidence_ids=(*known, *added), block_reason=None, required_resolution=None)
     fold_ended(view, row)
     if payload.child_mission_id is not UNSET and payload.submission is not UNSET:
-        lineage.share_contents(view, payload.submission.artifact_hashes, row.item.group_id)
+        lineage.share_contents(view, payload.submission.artifact_hashes, row.item.group_id, fact.sequence)
 
 
 # --- work.fail --------------------------------------------------------------------------------------------------------

@@ -173,6 +173,8 @@ class ContentRow(Row):
     group_ids: tuple[str, ...] = ()
     knowledge: str | None = None
     """Classification under which the bytes were published to the whole Organization."""
+    arrivals: tuple[tuple[str, int], ...] = ()
+    """Groups, each with the sequence of the Event that made the bytes readable there without a manifest of its own."""
 
 
 class EvidenceRow(Row):
