@@ -210,7 +210,7 @@ def why_on(
         for event in events
         if sees(view, sight, event.sequence, None if event.conversation_id is UNSET else event.conversation_id)
     ]
-    return to_json(why(view, on, seen, policy, now))
+    return to_json(why(view, on, seen, policy, now, whole=sight.whole))
 
 
 # --- Messages ---------------------------------------------------------------------------------------------------------

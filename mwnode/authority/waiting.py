@@ -11,13 +11,16 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
+from mwnode.authority.event_rules import EVENT_RULES, rule_of_action
 from mwnode.authority.items import child_is_running, is_satisfied
 from mwnode.authority.policy import Policy
 from mwnode.authority.progress import awaits_approval, is_settled
-from mwnode.authority.state import CONVERSATIONS, MESSAGES, MISSIONS, WORK_ITEMS, MissionRow, WorkItemRow
+from mwnode.authority.state import AGENTS, CONVERSATIONS, MESSAGES, MISSIONS, WORK_ITEMS, MissionRow, WorkItemRow
 from mwnode.authority.table import MISSION, MISSION_LIVE, WORK_ITEM
 from mwnode.authority.view import View
-from mwnode.protocol.documents import Actor, Event, Lease, Message, TextBlock
+from mwnode.protocol.capabilities import matches
+from mwnode.protocol.commands import CORE
+from mwnode.protocol.documents import Actor, DataBlock, Event, Lease, Message, TextBlock
 from mwnode.protocol.identifiers import mission_conversation_id
 from mwnode.protocol.instants import Instant, parse
 
@@ -41,6 +44,7 @@ def waiting(view: View, row: MissionRow, policy: Policy, now: Instant) -> list[W
     if row.mission.state == "active":
         for item in view.in_group(WORK_ITEMS, row.mission.group_id):
             found += _on_item(view, row, item, policy, now)
+        found += _on_request(view, row, found)
     return sorted(found, key=lambda wait: (wait.deadline is None, parse(wait.deadline or wait.since), wait.on["id"]))
 
 
@@ -115,6 +119,50 @@ def _on_questions(view: View, row: MissionRow) -> Iterator[Wait]:
                 yield Wait(mission.mission_owner, action, on, since, mission.deadline, "what it is about is not done")
 
 
+_STUCK = ("work.offer", "work.unblock")
+"""What a Coordinator may be unable to do without its owner's help."""
+
+
+def _on_request(view: View, row: MissionRow, waits: Iterable[Wait]) -> Iterator[Wait]:
+    """The MissionOwner, where the Coordinator is to act, and has said in a Message to them what keeps it from it."""
+    if not any(wait.who == _coordinator(row) and wait.action.startswith(_STUCK) for wait in waits):
+        return
+    asked = _request(view, row)
+    if asked is not None:
+        on = {"kind": "mission", "id": row.mission.mission_id}
+        action = f"message.post that answers the Coordinator, or what it asks for{_text(asked)}"
+        yield Wait(
+            row.mission.mission_owner,
+            action,
+            on,
+            asked.committed_at,
+            row.mission.deadline,
+            "what it is about is not done",
+        )
+
+
+def _request(view: View, row: MissionRow) -> Message | None:
+    """The Coordinator's newest Message that mentions the MissionOwner, unless the owner has said something since.
+
+    Clarifications are questions of their own.
+    """
+    owner, coordinator = row.mission.mission_owner, _coordinator(row)
+    said = [held.message for held in view.in_group(MESSAGES, row.mission.group_id) if held.message.kind == "message"]
+    asked = [
+        message
+        for message in said
+        if message.author == coordinator
+        and message.mentions is not UNSET
+        and owner in message.mentions
+        and not any(isinstance(block, DataBlock) for block in message.content)
+    ]
+    if not asked:
+        return None
+    newest = max(asked, key=lambda message: parse(message.committed_at))
+    since = parse(newest.committed_at)
+    return None if any(one.author == owner and parse(one.committed_at) > since for one in said) else newest
+
+
 def _text(message: Message) -> str:
     text = " ".join(block.text for block in message.content if isinstance(block, TextBlock))
     return f": {text}"[:500] if text else ""
@@ -187,7 +235,7 @@ def _on_queued(
 
 # --- why --------------------------------------------------------------------------------------------------------------
 
-_RULES = {row.event: row.rule for row in (*reversed(WORK_ITEM), *reversed(MISSION))}
+_MOVES = frozenset(row.event for row in (*WORK_ITEM, *MISSION))
 
 
 class Reason(Struct, frozen=True, rename="camel"):
@@ -208,16 +256,26 @@ def group_of(view: View, on: str) -> str | None:
     return row.mission.group_id if row is not None else None
 
 
-def why(view: View, on: str, events: Iterable[Event], policy: Policy, now: Instant) -> list[Reason]:
+def why(
+    view: View, on: str, events: Iterable[Event], policy: Policy, now: Instant, *, whole: bool = False
+) -> list[Reason]:
     """The chain of facts that makes a WorkItem or Mission be where it is; ``events`` are those of its Group that the
-    reader may see."""
+    reader may see. ``whole`` readers may inspect the Mission, and are told what the Coordinator asked of its owner."""
     item, row = view.get(WORK_ITEMS, on), view.get(MISSIONS, on)
     found = [_told(event) for event in events if (_is_about_item(event, on) if item else _is_about_mission(event))]
     if item is not None:
         mission_row = view.get(MISSIONS, item.item.mission_id)
         assert mission_row is not None
+        waits = waiting(view, mission_row, policy, now)
+        mine = [wait for wait in waits if wait.on["id"] == on]
         found += _standing(view, item, policy, now)
-        found += [_expected(wait) for wait in waiting(view, mission_row, policy, now) if wait.on["id"] == on]
+        if any(wait.action.startswith("work.offer") for wait in mine):
+            found += _nobody(view, mission_row, item)
+            asked = _request(view, mission_row) if whole else None
+            if asked is not None:
+                fact = f"the Coordinator said at {asked.committed_at}{_text(asked)}"
+                found.append(Reason(fact, None, None, EVENT_RULES["message.posted"]))
+        found += [_expected(wait) for wait in mine]
     elif row is not None:
         found += [_expected(wait) for wait in waiting(view, row, policy, now)]
     return found
@@ -228,17 +286,22 @@ def _is_about_item(event: Event, work_item_id: str) -> bool:
 
 
 def _is_about_mission(event: Event) -> bool:
-    return event.kind.startswith("mission.") or (event.kind in _RULES and event.work_item_id is UNSET)
+    return event.kind.startswith("mission.") or (event.kind in _MOVES and event.work_item_id is UNSET)
 
 
 def _told(event: Event) -> Reason:
-    state = event.payload.get("state")
-    reason = event.payload.get("reason")
+    payload = event.payload
+    state = payload.get("state")
+    said = [payload.get(name) for name in ("reason", "feedback", "requiredResolution", "resolution", "detail")]
+    if event.kind == f"{CORE}.offer_declined":
+        offers = [offer for offer in payload.get("offers", ()) if offer.get("agentId") == event.actor.id]
+        said = [*(offer.get("declineReason") for offer in offers[-1:]), *said]
+    words = "; ".join(text for text in said if isinstance(text, str) and text)
     fact = f"{event.kind} by {event.actor.type} {event.actor.id} at {event.occurred_at}"
     fact += f", then {state}" if isinstance(state, str) else ""
-    fact += f": {reason}" if isinstance(reason, str) else ""
+    fact += f": {words}" if words else ""
     sequence = None if event.sequence is UNSET else event.sequence
-    return Reason(fact, event.event_id, sequence, _RULES.get(event.kind, ""))
+    return Reason(fact, event.event_id, sequence, EVENT_RULES[event.kind])
 
 
 def _standing(view: View, item: WorkItemRow, policy: Policy, now: Instant) -> Iterator[Reason]:
@@ -260,9 +323,30 @@ def _standing(view: View, item: WorkItemRow, policy: Policy, now: Instant) -> It
             yield Reason(f"the {name} lease ran out at {lease.expires_at}", None, None, "R-11.3-16")
 
 
+def _nobody(view: View, row: MissionRow, item: WorkItemRow) -> Iterator[Reason]:
+    """What a WorkItem that nobody has needs, who has that, and who declined it."""
+    required = item.item.contract.required_capabilities
+    wanted = ", ".join(f"{one.id}@{one.version}" for one in required)
+    able = [
+        agent.card.agent_id
+        for agent in view.all(AGENTS)
+        if agent.card.status == "active"
+        and agent.card.agent_id != row.mission.coordinator.agent_id
+        and matches(agent.card.capabilities, required) is not None
+    ]
+    has = f"which {', '.join(able)} can do" if able else "which no registered Agent but the Coordinator can do"
+    yield Reason(f"it needs {wanted}, {has}", None, None, "R-10.3-03")
+    newest = {offer.agent_id: offer for offer in (item.item.offers if item.item.offers is not UNSET else ())}
+    for offer in newest.values():
+        if offer.status == "declined":
+            reason = "" if offer.decline_reason is UNSET else f": {offer.decline_reason}"
+            yield Reason(f"{offer.agent_id} declined it{reason}", None, None, "R-10.3-09")
+
+
 def _expected(wait: Wait) -> Reason:
     until = f" until {wait.deadline}" if wait.deadline is not None else ""
-    return Reason(f"waits for {wait.who.type} {wait.who.id}: {wait.action}{until}", None, None, "")
+    fact = f"waits for {wait.who.type} {wait.who.id}: {wait.action}{until}"
+    return Reason(fact, None, None, rule_of_action(wait.action))
 
 
 def to_json(entries: Iterable[Wait | Reason]) -> list[dict[str, Any]]:

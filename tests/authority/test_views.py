@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,13 +11,18 @@ import pytest
 
 from mwnode.authority import views
 from mwnode.authority.access import Sight, may_read_input, sight_of
+from mwnode.authority.event_rules import EVENT_RULES
 from mwnode.authority.policy import Policy
 from mwnode.authority.state import MISSIONS, WORK_ITEMS
 from mwnode.protocol.commands import CORE
 from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import ErrorCode, Rejection
+from mwnode.protocol.events import EVENT_PAYLOADS
+from mwnode.protocol.identifiers import mission_conversation_id
 from tests.authority.scene import DAY, GROUP, MISSION, criterion, later
 from tests.authority.staging import CHILD, CHILD_GROUP, Stage
+
+REQUIREMENTS = Path(__file__).resolve().parents[2] / "fixtures" / "requirements.tsv"
 
 
 @pytest.fixture
@@ -413,12 +419,46 @@ def test_why_is_the_chain_of_facts(stage: Stage, anna: Actor) -> None:
         "fact": f"waits for agent {stage.coordinator.id}: work.offer until {later(stage, 20 * DAY)}",
         "eventId": None,
         "sequence": None,
-        "rule": "",
+        "rule": "R-10.2-05",
     }
     mission = views.why_on(stage.view, stage.owner, MISSION, events(stage), stage.policy, stage.now)
     assert isinstance(mission, list)
     assert mission[0]["fact"].startswith("mission.created by human")
     assert len(stage.view.in_group(WORK_ITEMS, GROUP)) == 2
+
+
+def test_every_kind_of_event_has_a_rule() -> None:
+    assert set(EVENT_RULES) == set(EVENT_PAYLOADS)
+    known = {line.partition("\t")[0] for line in REQUIREMENTS.read_text().splitlines()}
+    assert set(EVENT_RULES.values()) <= known
+
+
+def test_what_nobody_can_take_tells_what_it_needs_and_names_the_owner_once_asked(stage: Stage, anna: Actor) -> None:
+    item = stage.bring(stage.authorize("one"), "offered", anna)
+    stage.ok(anna, f"{CORE}.offer_decline", {"workItemId": item, "reason": "capacity", "detail": "no slot"})
+
+    def facts() -> list[str]:
+        found = views.why_on(stage.view, stage.owner, item, events(stage), stage.policy, stage.now)
+        assert isinstance(found, list)
+        assert all(entry["rule"] for entry in found)
+        return [entry["fact"] for entry in found]
+
+    told = facts()
+    assert any("offer_declined" in fact and fact.endswith("capacity; no slot") for fact in told)
+    assert f"{anna.id} declined it: capacity" in told
+    assert any(fact.startswith("it needs ") and anna.id in fact for fact in told)
+    assert [who for who, _, _ in waits(stage)] == ["coordinator"]
+    main = mission_conversation_id(GROUP)
+    asking = {"conversationId": main, "content": "Nobody is left", "mentions": [msgspec.to_builtins(stage.owner)]}
+    stage.ok(stage.coordinator, "message.post", {"messageId": "urn:test:asked", **asking})
+    assert any("the Coordinator said" in fact and fact.endswith("Nobody is left") for fact in facts())
+    whom = [(who, action) for who, action, on in waits(stage) if on == MISSION]
+    assert len(whom) == 1
+    assert whom[0][0] == "owner"
+    assert whom[0][1].endswith(": Nobody is left")
+    stage.advance(1)
+    stage.ok(stage.owner, "message.post", {"messageId": "urn:test:told", "conversationId": main, "content": "Wait"})
+    assert [who for who, _, _ in waits(stage)] == ["coordinator"]
 
 
 def test_why_tells_nobody_what_they_may_not_see(stage: Stage, anna: Actor) -> None:
