@@ -226,7 +226,7 @@ class LmdbStore:
 
     def clear_dead_readers(self) -> int:
         """Free the slots of readers whose process died; they keep freed pages from being used again. How many."""
-        return int(self.file.lmdb.reader_check())
+        return self.file.clear_dead_readers()
 
     def nested(self, writing: LmdbWriting) -> Any:
         """A context for changes that may fail alone; see ``LmdbWriting.nested``."""

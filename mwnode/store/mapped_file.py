@@ -40,6 +40,8 @@ GROW_WAIT_SECONDS: Final = 10.0
 UNWRITTEN_PAGES_MAX: Final = 64
 NEARLY_FULL_BYTES: Final = 1024**2
 ROOM_SECONDS: Final = 1.0
+DEAD_READERS_SECONDS: Final = 5.0
+"""How often a writer that has work frees the slots of readers whose process died: they pin freed pages."""
 SPARE_SHARE: Final = 8
 """The map is doubled ahead of need when less than one such part of it is free."""
 
@@ -82,6 +84,7 @@ class MappedFile:
         self._readers = 0
         self._growing = False
         self._room_until = 0.0
+        self._readers_looked_at = 0.0
         self._owner: ownership.OwnerLock | None = None
         self._closed = False
 
@@ -204,7 +207,11 @@ class MappedFile:
                 return None
             meta = self.lmdb.open_db(b"meta", txn=txn, create=False)
             value = txn.get(b"format", db=meta)
-            return int(value) if value else None
+        if value is None:
+            return None
+        if not value.isdigit() or len(value) > 9:
+            raise StoreCorrupt(f"{self.path} does not tell its format ({value!r}): restore a backup", "meta format")
+        return int(value)
 
     def set_holder(self, url: str | None) -> None:
         """Say where this owner listens, for a second opener's error."""
@@ -342,9 +349,22 @@ class MappedFile:
         if now < self._room_until:
             return
         self._room_until = 0.0
+        if now >= self._readers_looked_at + DEAD_READERS_SECONDS:
+            self._readers_looked_at = now
+            self.clear_dead_readers()
         self._keep_reserve()
         self._grow_ahead()
         self._room_until = now + ROOM_SECONDS
+
+    def clear_dead_readers(self) -> int:
+        """Free the slots of readers whose process died; they keep freed pages from being used again. How many."""
+        try:
+            freed = int(self.lmdb.reader_check())
+        except lmdb.Error as error:
+            raise translated(error, self.path) from error
+        if freed:
+            _log.info("%s: %s readers had died without closing it", self.path, freed)
+        return freed
 
     def _keep_reserve(self) -> None:
         if not self.free_bytes_reserve:
@@ -369,6 +389,7 @@ class MappedFile:
     def grow(self, at_least: int = 0) -> None:
         """Double the map, or more, up to the ceiling. Raises StoreFull there, StoreUnavailable when readers stay."""
         size = self.map_bytes()
+        self.clear_dead_readers()
         if size >= self.map_bytes_max:
             raise StoreFull(f"{self.path} has reached its ceiling of {size} bytes (map_bytes); raise it or trim Groups")
         self._replace_map(min(max(size * 2, at_least), self.map_bytes_max))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+import lmdb
 from lmdb import Transaction
 
 from mwnode.store.errors import StoreCorrupt
@@ -16,9 +17,17 @@ from mwnode.store.errors import StoreCorrupt
 APPENDED: Final = frozenset({"log", "commands", "admissions", "audit", "group_names"})
 """Databases whose new keys are always higher than all before: appending fills pages to the brim."""
 
+DAMAGE: Final = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.BadTxnError, lmdb.PageFullError)
+"""What LMDB says when the pages that it follows make no sense."""
+
+
+def damaged(db: str, error: lmdb.Error) -> StoreCorrupt:
+    """Our error for pages that cannot be followed."""
+    return StoreCorrupt(f"the pages of {db!r} are damaged ({error}): restore a backup", f"pages of {db}")
+
 
 class ReadPages:
-    """Reads of one transaction."""
+    """Reads of one transaction. StoreCorrupt when the pages of a database cannot be followed."""
 
     def __init__(self, txn: Transaction[bytes], dbs: dict[str, Any]) -> None:
         self.txn = txn
@@ -27,45 +36,65 @@ class ReadPages:
     def get(self, db: str, key: bytes) -> bytes | None:
         """The value of a key."""
         handle = self.dbs.get(db)
-        return None if handle is None else self.txn.get(key, db=handle)
+        try:
+            return None if handle is None else self.txn.get(key, db=handle)
+        except DAMAGE as error:
+            raise damaged(db, error) from error
 
     def get_many(self, db: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         """The values of those keys that exist."""
         handle = self.dbs.get(db)
         if handle is None:
             return {}
-        with self.txn.cursor(handle) as cursor:
-            return dict(cursor.getmulti(sorted(keys)))
+        try:
+            with self.txn.cursor(handle) as cursor:
+                return dict(cursor.getmulti(sorted(keys)))
+        except DAMAGE as error:
+            raise damaged(db, error) from error
 
     def scan(self, db: str, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Entries with ``start <= key < stop`` in order."""
         handle = self.dbs.get(db)
         if handle is None:
             return
-        with self.txn.cursor(handle) as cursor:
-            if not cursor.set_range(start):
-                return
-            for key, value in cursor.iternext():
-                if stop is not None and key >= stop:
+        try:
+            with self.txn.cursor(handle) as cursor:
+                if not cursor.set_range(start):
                     return
-                yield key, value
+                # Keys of damaged pages may lead in circles.
+                before = b""
+                for key, value in cursor.iternext():
+                    if stop is not None and key >= stop:
+                        return
+                    if key <= before:
+                        raise StoreCorrupt(f"the keys of {db!r} are out of order: restore a backup", f"pages of {db}")
+                    before = key
+                    yield key, value
+        except DAMAGE as error:
+            raise damaged(db, error) from error
 
     def last(self, db: str, start: bytes, stop: bytes | None = None) -> tuple[bytes, bytes] | None:
         """The entry with the highest key in ``start <= key < stop``."""
         handle = self.dbs.get(db)
         if handle is None:
             return None
-        with self.txn.cursor(handle) as cursor:
-            found = cursor.last() if stop is None or not cursor.set_range(stop) else cursor.prev()
-            if not found:
-                return None
-            key, value = cursor.item()
-            return (key, value) if key >= start else None
+        try:
+            with self.txn.cursor(handle) as cursor:
+                found = cursor.last() if stop is None or not cursor.set_range(stop) else cursor.prev()
+                if not found:
+                    return None
+                key, value = cursor.item()
+                return (key, value) if key >= start else None
+        except DAMAGE as error:
+            raise damaged(db, error) from error
 
     def count(self, db: str) -> int:
         """Number of entries."""
         handle = self.dbs.get(db)
-        return 0 if handle is None else int(self.txn.stat(handle)["entries"])
+        try:
+            return 0 if handle is None else int(self.txn.stat(handle)["entries"])
+        except DAMAGE as error:
+            raise damaged(db, error) from error
 
 
 class WritePages(ReadPages):
@@ -74,6 +103,8 @@ class WritePages(ReadPages):
     def __init__(self, txn: Transaction[bytes], dbs: dict[str, Any]) -> None:
         super().__init__(txn, dbs)
         self.buffers: dict[str, dict[bytes, bytes | None]] = {name: {} for name in dbs}
+        self.changed: set[str] = set()
+        """Databases that were written to."""
 
     def put(self, db: str, key: bytes, value: bytes) -> None:
         """Set a key."""
@@ -95,7 +126,10 @@ class WritePages(ReadPages):
         buffer = self.buffers[db]
         if key in buffer:
             return buffer[key]
-        return self.txn.get(key, db=self.dbs[db])
+        try:
+            return self.txn.get(key, db=self.dbs[db])
+        except DAMAGE as error:
+            raise damaged(db, error) from error
 
     def get_many(self, db: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         buffer = self.buffers[db]
@@ -125,6 +159,7 @@ class WritePages(ReadPages):
         if not buffer:
             return
         self.buffers[db] = {}
+        self.changed.add(db)
         handle = self.dbs[db]
         puts: list[tuple[bytes, bytes]] = []
         for key, value in sorted(buffer.items()):

@@ -369,7 +369,10 @@ def test_an_interrupted_transaction_does_not_block_the_next(store: LmdbStore) ->
     assert head(store) == 1
 
 
-def test_space_that_a_killed_reader_held_is_used_again(store: LmdbStore, path: Path) -> None:
+@pytest.mark.parametrize("asked", [True, False], ids=["when asked", "by the writer itself"])
+def test_space_that_a_killed_reader_held_is_used_again(
+    store: LmdbStore, path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
     append(store, 1, 200, padding=4000)
     script = (
         "import sys, time; from pathlib import Path; from mwnode.store.environment import LmdbStore\n"
@@ -389,9 +392,24 @@ def test_space_that_a_killed_reader_held_is_used_again(store: LmdbStore, path: P
             store.write(lambda txn, number=number: txn.put_meta("changing", b"%d" % number * 2000))  # type: ignore[misc]
         return store.file.used_bytes() - before
 
-    assert store.clear_dead_readers() == 1
+    if asked:
+        assert store.clear_dead_readers() == 1
+    else:
+        monkeypatch.setattr(mapped_file, "ROOM_SECONDS", 0.0)
+        monkeypatch.setattr(mapped_file, "DEAD_READERS_SECONDS", 0.0)
+        time.sleep(1.1)
     rewrite(5)
     assert rewrite(100) < 100 * 4096
+
+
+@pytest.mark.parametrize("value", [b"x", b"1.5", b"9" * 5000, b""])
+def test_a_format_that_is_no_number_is_damage(store: LmdbStore, path: Path, value: bytes) -> None:
+    with store.file.lmdb.begin(write=True) as txn:
+        txn.put(b"format", value, db=store.file.dbs["meta"])
+    store.close()
+    for read_only in (False, True):
+        with pytest.raises(StoreCorrupt, match="does not tell its format"):
+            LmdbStore.open(path, read_only=read_only)
 
 
 def test_a_store_closed_is_closed_for_everybody(store: LmdbStore) -> None:
