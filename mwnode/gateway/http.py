@@ -21,7 +21,7 @@ from mwnode.gateway.history import History
 from mwnode.gateway.hub import Hub
 from mwnode.gateway.metrics import Metrics
 from mwnode.gateway.ports import Origin
-from mwnode.gateway.web import NOT_FOUND, Refusal, Web, json_response, raw_json, refuse
+from mwnode.gateway.web import NOT_FOUND, Refusal, Web, answers_of, json_response, raw_json, refuse
 from mwnode.protocol.documents import Actor, Document
 from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.scalars import Id
@@ -217,6 +217,7 @@ class Pages:
 def add_routes(app: web.Application, hub: Hub, metrics: Metrics) -> None:
     """Put the whole HTTP surface into an application."""
     tools = Web(hub)
+    app.middlewares.append(answers_of(tools))
     pages, history, artifacts = Pages(tools, metrics), History(tools), ArtifactPages(tools)
     for method, path, handler in (
         ("POST", "/v0.1/commands", pages.command),

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from mwnode.authority.access import Sight, sight_of
 from mwnode.gateway.hub import Hub
@@ -76,29 +77,35 @@ class Web:
             try:
                 return await handler(request)
             except Refusal as refusal:
-                return self._error(request, refusal)
+                return self.error(request, refusal)
             except MissionWeaveError as error:
-                return self._error(request, Refusal(error.rejection))
+                return self.error(request, Refusal(error.rejection))
             except web.HTTPRequestEntityTooLarge:
-                return self._error(request, refuse(ErrorCode.PROTOCOL_VIOLATION, "the body is too large", status=413))
+                return self.error(request, refuse(ErrorCode.PROTOCOL_VIOLATION, "the body is too large", status=413))
             except (web.HTTPException, ConnectionError, asyncio.CancelledError):
                 raise
             except StoreError as error:
                 logger.error("%s %s: %s", request.method, request.path, error)
-                return self._error(request, refuse(ErrorCode.INTERNAL_ERROR, "the store cannot answer now", "R-19-35"))
+                return self.error(request, refuse(ErrorCode.INTERNAL_ERROR, "the store cannot answer now", "R-19-35"))
             except Exception:
                 logger.exception("%s %s failed", request.method, request.path)
-                return self._error(request, refuse(ErrorCode.INTERNAL_ERROR, "the node failed; try again", "R-19-35"))
+                return self.error(request, refuse(ErrorCode.INTERNAL_ERROR, "the node failed; try again", "R-19-35"))
 
         return guard
 
-    def _error(self, request: web.Request, refusal: Refusal) -> web.Response:
+    def error(self, request: web.Request, refusal: Refusal) -> web.Response:
+        """The error document of a refusal. Who is refused for who they are is logged, in the words of the wire."""
         document = error_document(
             refusal.rejection,
             self.authority.clock.now().text(),
             related_action_id=refusal.related_action_id,
             snapshot_artifact_hash=refusal.snapshot_artifact_hash,
         )
+        if refusal.status in (401, 403):
+            where = request.rel_url.raw_path
+            logger.info(
+                "refused %s %s from %s: %s: %s", request.method, where, request.remote, document.code, document.message
+            )
         headers = {}
         if refusal.rejection.retry_after_ms is not None:
             headers["Retry-After"] = str(-(-refusal.rejection.retry_after_ms // 1000))
@@ -159,6 +166,33 @@ class Web:
         if isinstance(sight, Rejection):
             raise Refusal(sight)
         return sight
+
+
+_NO_PATH = Rejection(ErrorCode.GROUP_NOT_FOUND, "this node has nothing at that path", "R-19-15")
+
+
+def answers_of(tools: Web) -> Middleware:
+    """What the server itself refuses, before any handler of ours, in the protocol's words too."""
+
+    @web.middleware
+    async def answers(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPMethodNotAllowed as refused:
+            allowed = ", ".join(sorted(refused.allowed_methods))
+            text = f"{request.method} is not possible there, only {allowed}"
+            response = tools.error(request, refuse(ErrorCode.PROTOCOL_VIOLATION, text, "R-19-34", status=405))
+            response.headers["Allow"] = allowed
+            return response
+        except web.HTTPNotFound:
+            return tools.error(request, Refusal(_NO_PATH))
+        except web.HTTPException as refused:
+            if refused.status < 400 or isinstance(refused, web.HTTPServerError):
+                raise
+            text = refused.text or refused.reason
+            return tools.error(request, refuse(ErrorCode.PROTOCOL_VIOLATION, text, "R-19-34", status=refused.status))
+
+    return answers
 
 
 def json_response(value: Any, status: int = 200) -> web.Response:

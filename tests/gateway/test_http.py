@@ -624,7 +624,28 @@ async def test_health_and_metrics(served: Served, web: Web) -> None:
     assert figures["mwnode_connections"] == "0.0"
 
 
-async def test_unknown_paths_and_methods(web: Web) -> None:
-    assert (await web.call("GET", "/v0.1/nothing"))[0] == 404
-    assert (await web.call("DELETE", "/v0.1/commands"))[0] == 405
-    assert (await web.call("GET", "/ws"))[0] == 400
+async def test_unknown_paths_and_methods_are_answered_by_error_documents(web: Web) -> None:
+    cases = {
+        ("GET", "/v0.1/nothing"): (404, "GROUP_NOT_FOUND"),
+        ("POST", "/"): (404, "GROUP_NOT_FOUND"),
+        ("DELETE", "/v0.1/commands"): (405, "PROTOCOL_VIOLATION"),
+        ("PUT", "/v0.1/missions"): (405, "PROTOCOL_VIOLATION"),
+        ("GET", "/ws"): (400, "PROTOCOL_VIOLATION"),
+    }
+    for (method, path), expected in cases.items():
+        status, error, headers = await web.call(method, path)
+        assert (status, error["code"]) == expected, path
+        assert error["retryable"] is False
+        assert error["message"]
+        if status == 405:
+            assert headers["Allow"]
+
+
+async def test_who_is_refused_is_logged(web: Web, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="mwnode.gateway.web")
+    assert (await web.call("GET", "/v0.1/missions"))[0] == 401
+    (record,) = [one.getMessage() for one in caplog.records if one.name == "mwnode.gateway.web"]
+    assert record.startswith("refused GET /v0.1/missions from 127.0.0.1: AUTH_REQUIRED")
+    caplog.clear()
+    assert (await web.call("GET", "/v0.1/missions%0Afake", token="none"))[0] == 404
+    assert not [one for one in caplog.records if "\n" in one.getMessage()]
