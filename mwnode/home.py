@@ -288,6 +288,23 @@ def create_home(path: Path | str, clock: Clock, entropy: Entropy) -> Home:
     return open_home(path)
 
 
+def create_keyless(path: Path | str, organization: Organization) -> Home:
+    """Make a HOME for reading another node's Groups: the Organization's settings and no key at all.
+
+    HomeError when something is there already. Whoever puts the Organization's keys into ``keys/`` may serve it.
+    """
+    path = Path(path).absolute()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise HomeError(f"{path} exists and is not empty: nothing was changed; choose another place")
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (path / "keys").mkdir(mode=0o700)
+        (path / "mwnode.toml").write_text(_settings_text(organization), encoding="utf-8")
+    except OSError as error:
+        raise HomeError(f"{path} cannot be made: {error.strerror}") from error
+    return open_home(path)
+
+
 def make_key(name: str, principal: Actor, organization_id: str, entropy: Entropy) -> keys.SigningKey:
     """A new Ed25519 key for a Principal. Its ID never names another key (R-6.4-17), hence the random tail."""
     key_id = f"urn:mwnode:key:{name}:{entropy.random(8).hex()}"

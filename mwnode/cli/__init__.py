@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from keyword import iskeyword
 
 import click
 
@@ -28,6 +29,8 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "verify": ("store", "Prove HOME's file again, from the file alone."),
     "backup": ("store", "Copy HOME's file, also while a node serves it."),
     "compact": ("store", "Rewrite HOME's file without its free pages."),
+    "export": ("carry", "Carry Groups out in one signed file."),
+    "import": ("carry", "Bring in what another node carried out, after proving it."),
     "doctor": ("doctor", "What is odd about HOME and its file, and what to do."),
     "sign": ("documents", "Sign a document by hand."),
     "check": ("documents", "Check a document by hand, stage by stage."),
@@ -49,7 +52,8 @@ class Families(click.Group):
         if cmd_name not in FAMILIES:
             return None
         module = importlib.import_module(f"mwnode.cli.{FAMILIES[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        attribute = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name.replace("-", "_")
+        command: click.Command = getattr(module, attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

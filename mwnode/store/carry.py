@@ -44,9 +44,9 @@ def backup(source: LmdbStore | Path, target: Path, *, compact: bool = False) -> 
     part.unlink(missing_ok=True)
     try:
         source.file.copy(part, compact=compact)
-        _make_durable(part)
+        make_durable(part)
         os.rename(part, target)
-        _make_durable(target.parent)
+        make_durable(target.parent)
     except lmdb.Error as error:
         raise translated(error, target) from error
     except OSError as error:
@@ -85,13 +85,13 @@ def compact(path: Path) -> tuple[int, int]:
         lingered = store.write(lambda txn: txn.forget_erasures())
         try:
             store.file.copy(part, compact=True)
-            _make_durable(part)
+            make_durable(part)
         except (lmdb.Error, OSError) as error:
             store.write(lambda txn: txn.remember_erasures(lingered))
             raise StoreFull(f"no room for a compacted copy of {path}: {error}") from error
         # The owner's lock is a file beside the store: it is held until the new file is in place.
         os.rename(part, path)
-        _make_durable(path.parent)
+        make_durable(path.parent)
     finally:
         store.close()
         part.unlink(missing_ok=True)
@@ -99,7 +99,8 @@ def compact(path: Path) -> tuple[int, int]:
     return before, path.stat().st_size
 
 
-def _make_durable(path: Path) -> None:
+def make_durable(path: Path) -> None:
+    """Wait until a file's content, or a directory's names, are on the disk."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

@@ -119,14 +119,18 @@ class Scope:
         trimmed = set(trimmed_groups(source))
         self.untold: frozenset[str] = frozenset(related_groups(source, trimmed) if trimmed else ())
         self._accounts: dict[str, str] = {}
+        """Accounts of the untold Groups only: rows of the others may still have to be made."""
         if self.untold:
-            self._accounts.update((row.mission.mission_id, row.mission.group_id) for row in source.each(MISSIONS))
-            self._accounts.update((row.item.work_item_id, row.item.group_id) for row in source.each(WORK_ITEMS))
+            owned = [(row.mission.mission_id, row.mission.group_id) for row in source.each(MISSIONS)]
+            owned += [(row.item.work_item_id, row.item.group_id) for row in source.each(WORK_ITEMS)]
+            self._accounts.update((name, group_id) for name, group_id in owned if group_id in self.untold)
 
     def tells(self, table: Table[Any], row: Row) -> bool:
         """Whether folding the log gives this very row."""
         if not self.untold:
             return True
+        if isinstance(row, AccountRow):
+            return row.account_id not in self._accounts
         group_id = self.group_of(table, row)
         return group_id is not None and group_id not in self.untold
 

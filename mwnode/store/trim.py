@@ -89,8 +89,8 @@ def _step(txn: LmdbWriting, group_id: str) -> tuple[Trim, int]:
     if last is None:
         raise StoreCorrupt(f"{group_id} has no Events; run 'mwnode verify'", f"group {group_id}")
     if doomed:
-        txn.pages.put("trims", U32.pack(number), _encode_trim(last))
-        _note_erased(txn, erased)
+        txn.pages.put("trims", U32.pack(number), encode_trim(last))
+        note_erased(txn, erased)
     return last, len(doomed)
 
 
@@ -116,7 +116,8 @@ def _snapshot(view: LmdbReading, group_id: str) -> tuple[str, GroupSnapshot]:
     return named, snapshot
 
 
-def _encode_trim(trim: Trim) -> bytes:
+def encode_trim(trim: Trim) -> bytes:
+    """The record of a trimmed beginning."""
     time = trim.last_occurred_at.encode()
     snapshot = bytes.fromhex(trim.snapshot_artifact_hash.removeprefix("sha256:"))
     return TRIM_HEAD.pack(RECORD, trim.through, trim.chain, snapshot, len(time)) + time
@@ -205,7 +206,7 @@ def erase_trimmed(txn: LmdbWriting, group_id: str, sequence: int) -> None:
             number = int(U64.unpack(key)[0])
             signing_hash, accepted_at, _ = decode_command_record(number, value)
             txn.pages.replace("commands", key, encode_command_record(signing_hash, b"", accepted_at))
-            _note_erased(txn, [number])
+            note_erased(txn, [number])
             txn.remember_erasures()
             return
     raise StoreCorrupt(f"the Command of Message {row.message.message_id} is gone", f"group {group_id}")
@@ -217,7 +218,8 @@ def erased_commands(view: LmdbReading) -> frozenset[int]:
     return frozenset() if value is None else frozenset(msgspec.json.decode(value, type=list[int]))
 
 
-def _note_erased(txn: LmdbWriting, numbers: list[int]) -> None:
+def note_erased(txn: LmdbWriting, numbers: list[int]) -> None:
+    """Remember Commands for ``erased_commands``."""
     if numbers:
         known = erased_commands(txn)
         txn.put_meta(_ERASED_COMMANDS, msgspec.json.encode(sorted(known.union(numbers))))
