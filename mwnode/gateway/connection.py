@@ -53,6 +53,12 @@ class Connection:
         self.fenced_at: float | None = None
         self.closing: Close | None = None
         self.writer: asyncio.Task[None] | None = None
+        self.in_flight_bytes = 0
+        """Size of the Commands that were not answered: their receipts will be about as large."""
+        self.braked_at: float | None = None
+        """Since when nothing is read, on the monotonic clock."""
+        self.room = asyncio.Event()
+        """Set when reading goes on."""
         self.gone = False
 
     @property
@@ -62,6 +68,18 @@ class Connection:
     @property
     def receiving(self) -> bool:
         return self.engine.phase is Phase.LIVE
+
+    @property
+    def braked(self) -> bool:
+        """Whether nothing more is read: what waits to be sent, and what will, fills the outbox (R-17.3-01)."""
+        return self.outbox.holds(self.in_flight_bytes)
+
+    def relieve(self) -> None:
+        """Let reading go on, once half of the bounds is free: a trickle of reads does not take the brake off."""
+        over = self.gone or self.engine.phase is Phase.CLOSED
+        if self.braked_at is not None and (over or self.outbox.eased(self.in_flight_bytes)):
+            self.braked_at = None
+            self.room.set()
 
     def touched(self) -> None:
         self._touched(self)

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 from mwnode.authority.access import sight_of
 from mwnode.gateway.ports import Authority
+from mwnode.gateway.replies import FAULTS_MAX, TOO_MANY_FAULTS
 from mwnode.protocol import frames
 from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import ErrorCode, Rejection
@@ -37,6 +38,9 @@ class Cursors:
         now = self._authority.clock.now()
         with self._authority.read() as view:
             for entry in ack.acknowledgements:
+                if len(faults) == FAULTS_MAX:
+                    faults.append(TOO_MANY_FAULTS)
+                    break
                 fault = sight_of(view, actor, entry.group_id, now)
                 if not isinstance(fault, Rejection):
                     if entry.sequence <= view.head(entry.group_id):

@@ -20,7 +20,7 @@ from mwnode.gateway.attention import Attention
 from mwnode.gateway.engine import BACKPRESSURE_MS
 from mwnode.gateway.flow import Mark, Parcel, parcel, parcels
 from mwnode.gateway.ports import Authority
-from mwnode.gateway.replies import Replies
+from mwnode.gateway.replies import FAULTS_MAX, TOO_MANY_FAULTS, Replies
 from mwnode.gateway.subscription import (
     CHUNK_EVENTS,
     Mode,
@@ -96,10 +96,15 @@ class Delivery:
         """Start the replays of a SUBSCRIBE. Each entry stands alone: one refused Group hinders no other (R-17.2-02)."""
         mark = Mark(self._replies.mark(frame.subscription_id), 0)
         now = self._authority.clock.now()
+        refused = 0
         with self._authority.read() as view:
             for entry in frame.groups:
+                if refused == FAULTS_MAX:
+                    receiver.outbox.put_first(self._replies.error(TOO_MANY_FAULTS, related_frame_id=frame.frame_id))
+                    break
                 refusal = self._follow_one(view, receiver, entry, mark, now)
                 if refusal is not None:
+                    refused += 1
                     rejection, snapshot = refusal
                     # The Group is echoed as the client named it, for foreign and invented ones alike (C4).
                     details = {**(rejection.details or {}), "groupId": entry.group_id}

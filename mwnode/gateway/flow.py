@@ -3,6 +3,9 @@
 Each Group has a queue of its own; they take turns by bytes (deficit round robin), so that a noisy Group delays a quiet
 one by one turn at most (R-8-23). A Group over its share of the bounds is for the caller to pause (R-17.3-01); what is
 queued for it still goes out. Frames of no Group (errors, PINGs, the handshake) go first.
+
+The bounds are for all frames together, whatever they answer: at them, nothing more is read from the connection; at
+twice of them, which only what others cause can reach, it is to be closed.
 """
 
 from __future__ import annotations
@@ -100,14 +103,32 @@ class Outbox:
         self.bytes += added.size
 
     def over(self, group_id: str) -> bool:
-        """Whether a Group has more waiting than its quarter of the bounds."""
+        """Whether a Group has more waiting than its quarter of the bounds, or all that waits fills them."""
         queue = self._queues.get(group_id)
-        return queue is not None and (queue.frames > self._group_frames_max or queue.bytes > self._group_bytes_max)
+        return queue is not None and (
+            queue.frames > self._group_frames_max
+            or queue.bytes > self._group_bytes_max
+            or self.frames > self._frames_max
+            or self.bytes > self._bytes_max
+        )
 
     @property
     def full(self) -> bool:
         """Whether the connection as a whole has more waiting than its bounds."""
-        return self.frames > self._frames_max or self.bytes > self._bytes_max
+        return self.holds(0)
+
+    def holds(self, expected: int) -> bool:
+        """Whether it has with ``expected`` more bytes."""
+        return self.frames > self._frames_max or self.bytes + expected > self._bytes_max
+
+    def eased(self, expected: int) -> bool:
+        """Whether no more than half of its bounds would wait with ``expected`` more bytes."""
+        return self.frames <= self._frames_max // 2 and self.bytes + expected <= self._bytes_max // 2
+
+    @property
+    def flooded(self) -> bool:
+        """Whether it has more waiting than twice its bounds."""
+        return self.frames > 2 * self._frames_max or self.bytes > 2 * self._bytes_max
 
     def waiting(self, group_id: str) -> int:
         """Bytes waiting for a Group."""

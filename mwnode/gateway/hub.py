@@ -13,6 +13,7 @@ from mwnode.gateway.connection import Connection, Peer
 from mwnode.gateway.cursors import Cursors
 from mwnode.gateway.delivery import Delivery
 from mwnode.gateway.engine import (
+    BACKPRESSURE_MS,
     GOING_AWAY,
     POLICY,
     TRY_AGAIN,
@@ -41,6 +42,12 @@ from mwnode.trust.verification import Failure
 
 FLUSH_BYTES = 256 * 1024
 """How much is handed to a transport at once."""
+NOT_READING = Rejection(
+    ErrorCode.BACKPRESSURE,
+    "this connection does not read what it is sent; connect again and read while you send",
+    "R-19-32",
+    retry_after_ms=BACKPRESSURE_MS,
+)
 FENCED_SECONDS = 5.0
 """How long a fenced connection may stay idle before it is closed (decision A20)."""
 
@@ -159,6 +166,7 @@ class Hub:
         connection.engine.phase = Phase.CLOSED
         self.delivery.leave(connection)
         connection.outbox.drop()
+        connection.relieve()
         self.connections.pop(id(connection), None)
         self._handshaking.discard(id(connection))
         self._dirty.pop(id(connection), None)
@@ -170,6 +178,15 @@ class Hub:
     def receive(self, connection: Connection, raw: bytes) -> None:
         """One text message came."""
         self.perform(connection, connection.engine.receive(raw))
+
+    async def room(self, connection: Connection) -> None:
+        """Wait until more may be read from a connection that does not read its own answers (R-17.3-01)."""
+        self.flush()
+        while connection.braked and not connection.gone and connection.engine.phase is not Phase.CLOSED:
+            connection.braked_at = self.authority.clock.monotonic()
+            connection.room.clear()
+            await connection.room.wait()
+            connection.engine.heard_at = self.authority.clock.monotonic()
 
     def perform(self, connection: Connection, effects: Sequence[Effect]) -> None:
         """Carry out what the engine wants."""
@@ -200,6 +217,7 @@ class Hub:
         origin = connection.origin
         assert origin is not None, "only an authenticated connection submits"
         connection.engine.in_flight += 1
+        connection.in_flight_bytes += len(submit.raw)
 
         def reply(outcome: Accepted | Rejection | Failure) -> None:
             self.post(lambda: self._answered(connection, submit, outcome))
@@ -208,6 +226,8 @@ class Hub:
 
     def _answered(self, connection: Connection, submit: Submit, outcome: Accepted | Rejection | Failure) -> None:
         connection.engine.in_flight -= 1
+        connection.in_flight_bytes -= len(submit.raw)
+        connection.relieve()
         if isinstance(outcome, Accepted):
             self.on_command("ws", "duplicate" if outcome.duplicate else "accepted")
             self.delivery.receipt(connection, outcome)
@@ -296,13 +316,28 @@ class Hub:
         self._flush_scheduled = False
         while self._dirty:
             _, connection = self._dirty.popitem()
-            if connection.writer is None and not connection.gone:
-                self._flush_one(connection)
+            if connection.gone:
+                continue
+            if connection.outbox.flooded and connection.closing is None:
+                self._cut_off(connection)
+            if connection.writer is None:
+                try:
+                    self._flush_one(connection)
+                except Exception:
+                    # Whatever ails one connection, the others get what is theirs.
+                    logger.exception("a connection could not be written to and is cut")
+                    connection.peer.abort()
+
+    def _cut_off(self, connection: Connection) -> None:
+        """Close the one connection that does not take what it is sent; nobody else's (R-17.3-01, R-19-32)."""
+        connection.outbox.drop()
+        self.perform(connection, connection.engine.end(NOT_READING, TRY_AGAIN))
 
     def _flush_one(self, connection: Connection) -> None:
         peer, outbox = connection.peer, connection.outbox
         while outbox and not peer.congested:
             peer.write(outbox.take(FLUSH_BYTES))
+        connection.relieve()
         if outbox or peer.congested or connection.closing is not None:
             connection.writer = self._spawn(self._write(connection))
         else:
@@ -318,6 +353,7 @@ class Hub:
                 if outbox:
                     while outbox and not peer.congested:
                         peer.write(outbox.take(FLUSH_BYTES))
+                    connection.relieve()
                     self.delivery.drained(connection)
                 elif connection.closing is not None:
                     await peer.close(connection.closing.code, connection.closing.reason)
@@ -329,6 +365,8 @@ class Hub:
         except (OSError, TimeoutError) as error:
             if isinstance(error, TimeoutError):
                 logger.warning("a connection did not take anything for too long and is cut (%s)", TRY_AGAIN)
+            connection.engine.phase = Phase.CLOSED
+            connection.relieve()
             peer.abort()
         finally:
             if connection.writer is asyncio.current_task():
@@ -336,6 +374,9 @@ class Hub:
 
     def _close(self, connection: Connection, close: Close) -> None:
         connection.engine.phase = Phase.CLOSED
+        if not connection.engine.session_epoch and close.code != GOING_AWAY:
+            logger.info("refused a connection before its handshake was complete: %s", close.reason)
+        connection.relieve()
         self.delivery.leave(connection)
         if connection.closing is None:
             connection.closing = close
@@ -376,6 +417,10 @@ class Hub:
             elif engine.phase is Phase.FENCED:
                 if connection.fenced_at is None or now - connection.fenced_at > FENCED_SECONDS:
                     self._close(connection, Close(POLICY, ErrorCode.AUTH_STALE_SESSION.value))
+            elif engine.phase is Phase.LIVE and connection.braked_at is not None:
+                # It is we who do not listen. What waits for answers of ours is no fault of the peer's.
+                if now - connection.braked_at > limits.dead_after and not connection.outbox.eased(0):
+                    self._cut_off(connection)
             elif engine.phase is Phase.LIVE:
                 if silent > limits.dead_after:
                     self._close(connection, Close(GOING_AWAY, "nothing was heard from you"))

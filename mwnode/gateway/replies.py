@@ -5,10 +5,18 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from mwnode.protocol import frames
-from mwnode.protocol.errors import Rejection, error_document
+from mwnode.protocol.errors import ErrorCode, Rejection, error_document
 from mwnode.protocol.identifiers import uuid7_urn
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.trust.ed25519 import encode_base64url
+
+FAULTS_MAX = 1000
+"""Entries of one SUBSCRIBE or ACK that are refused one by one; the rest of the frame is passed over (R-17.3-01)."""
+TOO_MANY_FAULTS = Rejection(
+    ErrorCode.RATE_LIMITED,
+    f"{FAULTS_MAX} entries of this frame were refused; what follows them was not looked at",
+    "R-19-31",
+)
 
 
 class Replies:

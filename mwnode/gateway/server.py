@@ -36,6 +36,8 @@ TURN_MESSAGES = 64
 CLOSE_SECONDS = 2.0
 """How long the peer may take to answer a WebSocket close."""
 CLOSE_POLL_SECONDS = 0.02
+LINGER_SECONDS = 10.0
+"""How long what was written before a close may take to leave."""
 HUB = web.AppKey("hub", Hub)
 
 logger = logging.getLogger(__name__)
@@ -74,7 +76,8 @@ class _SocketPeer:
 
     @property
     def congested(self) -> bool:
-        return self._transport.get_write_buffer_size() > CONGESTED_BYTES
+        # A TLS transport that is torn down has no buffer to ask about any more.
+        return not self._transport.is_closing() and self._transport.get_write_buffer_size() > CONGESTED_BYTES
 
     async def drained(self) -> None:
         if self._transport.is_closing():
@@ -95,6 +98,8 @@ class _SocketPeer:
                 while not self.ended.is_set() and not self._transport.is_closing():
                     await asyncio.sleep(CLOSE_POLL_SECONDS)
         self._transport.close()
+        # What the peer does not take would keep the transport open for ever.
+        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
 
     def abort(self) -> None:
         self._transport.abort()
@@ -154,6 +159,8 @@ async def _receive(hub: Hub, connection: Connection, socket: _Socket) -> None:
             hub.perform(connection, connection.engine.binary())
         else:
             return
+        if connection.braked:
+            await hub.room(connection)
         in_a_row += 1
         if in_a_row >= TURN_MESSAGES:
             in_a_row = 0
