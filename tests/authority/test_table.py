@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mwnode.authority.case import Refused
 from mwnode.authority.aggregates import DECIDERS
+from mwnode.authority.case import Refused
 from mwnode.authority.standing import MAY_SEND
 from mwnode.authority.table import (
     MISSION,
@@ -40,6 +40,27 @@ SECTION_10_2 = {
     "work.fail": ("open offered queued active blocked submitted", {"failed"}),
     "work.cancel": ("open offered queued active blocked submitted", {"cancelled"}),
     "mission.create_child": ("open offered queued active blocked", {"blocked"}),
+}
+COMPLEMENTS = {
+    "work.offer": "R-10.2-06",
+    "work.accept_offer": "R-10.2-10",
+    "approval.grant_execution": "R-10.2-14",
+    "work.start": "R-10.2-16",
+    "work.checkpoint": "R-10.2-18",
+    "work.block": "R-10.2-20",
+    "work.unblock": "R-10.2-22",
+    "work.submit": "R-10.2-24",
+    "work.accept_result": "R-10.2-26",
+    "work.fail": "R-10.2-28",
+    "work.cancel": "R-10.2-30",
+    "mission.create_child": "R-10.2-32",
+}
+MISSION_COMPLEMENTS = {
+    "mission.submit_for_approval": "R-7.1-14",
+    "mission.request_changes": "R-7.1-16",
+    "mission.approve": "R-7.1-18",
+    "mission.cancel": "R-7.1-20",
+    "mission.terminate": "R-7.1-22",
 }
 SECTION_7_1 = {
     "mission.submit_for_approval": ("active", "awaiting_approval"),
@@ -99,6 +120,78 @@ def test_ended_missions_have_no_way_out(state: str) -> None:
         with pytest.raises(Refused) as refused:
             admit_mission(state, kind)
         assert refused.value.rejection.code is ErrorCode.INVALID_STATE_TRANSITION
+
+
+@pytest.mark.req("R-10.2-39", "R-10.2-40", "R-10.2-42")
+@pytest.mark.parametrize("state", WORK_ITEM_STATES)
+def test_a_refusal_for_the_state_names_its_rule(state: str) -> None:
+    for kind in WORK_ITEM_COMMANDS:
+        if (state, kind) in WORK_ITEM_ADMITS:
+            continue
+        with pytest.raises(Refused) as refused:
+            admit_work_item(state, kind)
+        rejection = refused.value.rejection
+        expected = "R-10.2-39" if state in TERMINAL else COMPLEMENTS.get(kind)
+        if expected is None:
+            expected = "R-10.2-40" if state == "failed" else "R-10.2-42"
+        assert (rejection.rule, rejection.details) == (expected, {"state": state}), kind
+        assert kind in rejection.message
+        assert state in rejection.message
+
+
+@pytest.mark.req("R-7.1-23")
+@pytest.mark.parametrize("state", MISSION_STATES)
+def test_a_refusal_for_the_missions_state_names_its_rule(state: str) -> None:
+    for kind, admitted in MISSION_ADMITS.items():
+        if state in admitted:
+            admit_mission(state, kind)
+            continue
+        with pytest.raises(Refused) as refused:
+            admit_mission(state, kind)
+        rejection = refused.value.rejection
+        expected = MISSION_COMPLEMENTS.get(kind) or ("R-7.1-23" if state in MISSION_TERMINAL else "R-19-20")
+        assert (rejection.rule, rejection.details) == (expected, {"state": state}), kind
+
+
+LIVE_ONLY = [
+    "mission.assign_coordinator",
+    "mission.renew_coordinator",
+    "membership.change",
+    "membership.end",
+    "policy.grant_cooperation_override",
+    "work.checkpoint",
+    "work.block",
+    "work.submit",
+    "work.fail",
+    "work.cancel",
+    "artifact.publish",
+]
+ACTIVE_ONLY = [
+    "mission.create_child",
+    "membership.grant_delegation",
+    "work.propose",
+    "work.authorize",
+    "work.offer",
+    "work.accept_offer",
+    "approval.grant_execution",
+    "work.start",
+    "work.unblock",
+    "work.accept_result",
+]
+
+
+@pytest.mark.req("R-7.1-23")
+def test_what_a_mission_admits_ends_with_it() -> None:
+    """Work begins only while the Mission is active; what runs may come to its end until the Mission's own."""
+    assert MISSION_STATES == ("active", "awaiting_approval", "approved", "failed", "cancelled")
+    for kind in ACTIVE_ONLY:
+        assert MISSION_ADMITS[kind] == {"active"}, kind
+    for kind in LIVE_ONLY:
+        assert MISSION_ADMITS[kind] == {"active", "awaiting_approval"}, kind
+    for kind in ("message.post", "message.correct", "message.retract", "message.redact"):
+        assert MISSION_ADMITS[kind] == set(MISSION_STATES), kind  # decision D69
+    assert MISSION_ADMITS["ext.missionweaveprotocol.core.group_archive"] == set(MISSION_TERMINAL)
+    assert set(MISSION_TERMINAL) == {"approved", "failed", "cancelled"}
 
 
 def test_every_kind_knows_in_which_mission_states_it_is_possible() -> None:
