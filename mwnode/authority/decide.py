@@ -296,10 +296,8 @@ def _check_coordinator(case: Case, mission_row: MissionRow, letters: frozenset[s
     command = case.command
     current = mission_row.mission.coordinator
     if not acts_as_coordinator(case, letters):
-        if "C" in MAY_SEND[command.kind] and not letters:
-            if command.coordinator_epoch is not UNSET and command.coordinator_epoch != current.coordinator_epoch:
-                _stale_coordinator(mission_row)
-        elif "O" in letters and mission_row.mission.parent is not UNSET and command.actor.type == "agent":
+        # A Coordinator Epoch that anybody else states is ignored (decision D67); what they lack is the role.
+        if "O" in letters and mission_row.mission.parent is not UNSET and command.actor.type == "agent":
             _check_parent_lease(case, mission_row)
         return
     if command.coordinator_epoch is UNSET or command.coordinator_epoch != current.coordinator_epoch:
