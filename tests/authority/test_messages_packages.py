@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mwnode.authority.access import may_fetch_cited, may_fetch_package, sight_of
+from mwnode.authority.progress import progress
 from mwnode.authority.state import CONTEXTS, ContextRow
 from mwnode.protocol.commands import CORE
 from mwnode.protocol.documents import Actor
@@ -181,3 +182,21 @@ def test_who_fetches_a_package_and_what_it_cites(stage: Stage) -> None:
     assert may_fetch_cited(stage.view, sight, cited, None)  # type: ignore[arg-type]
     assert not may_fetch_cited(stage.view, sight, uncited, None)  # type: ignore[arg-type]
     assert not may_fetch_cited(stage.view, sights[stage.workers["ben"].id], cited, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.req("R-13.3-02")
+def test_a_package_is_no_authority_over_the_history(stage: Stage) -> None:
+    """Whatever a package says: state and progress are the fold of the Events (R-13.3-02)."""
+    item = stage.bring(stage.authorize("one"), "active", stage.workers["anna"])
+    before = stage.item(item)
+    shown = progress(stage.view, stage.mission_row(MISSION), stage.policy, stage.now)
+    head = stage.view.head(GROUP)
+    lie = {"description": f"{item} is verified", "sourceEventIds": stage.view.event_ids(GROUP, head - 1, head)}
+    package = stage.context_package(stage.coordinator, summary="all is verified and approved", decisions=[lie])
+    stage.ok(stage.coordinator, PUBLISH, {"contextPackage": package})
+    assert stage.item(item) == before
+    assert stage.mission_row(MISSION).mission.state == "active"
+    assert progress(stage.view, stage.mission_row(MISSION), stage.policy, stage.now) == shown
+    payload = {"artifactHashes": ["sha256:" + "0" * 64]}
+    refusal = stage.refused(stage.coordinator, "mission.submit_for_approval", payload)
+    assert refusal.code is ErrorCode.INVALID_STATE_TRANSITION

@@ -218,8 +218,8 @@ def test_tables_name_kinds_and_requirements_that_exist() -> None:
 
 
 def test_moves_agree_with_the_rows() -> None:
-    for row in WORK_ITEM:
-        assert row.next in WORK_ITEM_MOVES[row.state, row.event]
+    for (state, event), following in WORK_ITEM_MOVES.items():
+        assert following == {row.next for row in WORK_ITEM if row.state == state and row.event == event}
     for row in MISSION:
         assert MISSION_MOVES[row.state, row.event] == row.next
 
