@@ -28,6 +28,7 @@ def verify(target: Target) -> None:
     with progress() as show:
         report = verify_store(target.home.store_path, progress=show)
     lines = [f"{finding.kind}: {finding.where}: {finding.detail}" for finding in report.findings]
+    lines += [f"warning: {warning.detail}" for warning in report.warnings]
     counted = f"{report.groups} Groups, {report.events} Events, {report.artifacts} Artifacts"
     emit(target.as_json, report, [*lines, f"{'all good' if report.ok else f'{len(lines)} findings'}: {counted}"])
     if not report.ok:

@@ -28,6 +28,7 @@ from mwnode.store.errors import (
     StoreUnavailable,
 )
 from mwnode.store.layout import DATABASES, FORMAT
+from mwnode.store.migration import keep_copy, migrate
 
 T = TypeVar("T")
 
@@ -191,12 +192,27 @@ class MappedFile:
                     present = [name for name in DATABASES if self._has(txn, name)]
                 self.dbs = {name: self.lmdb.open_db(name.encode(), create=False) for name in present}
                 return
+            if known is not None and known < FORMAT:
+                self._migrate(known)
             with self.lmdb.begin(write=True) as txn:
                 self.dbs = {name: self.lmdb.open_db(name.encode(), txn=txn, create=True) for name in DATABASES}
                 if known is None:
                     txn.put(b"format", b"%d" % FORMAT, db=self.dbs["meta"])
         except lmdb.Error as error:
             raise translated(error, self.path) from error
+
+    def _migrate(self, known: int) -> None:
+        """Bring the file to the present format in one transaction; a copy of it as it was is kept beside it."""
+        copied = keep_copy(self.lmdb, self.path, known)
+        try:
+            with self.lmdb.begin(write=True) as txn:
+                migrate(self.lmdb, txn, known)
+                txn.put(b"format", b"%d" % FORMAT, db=self.lmdb.open_db(b"meta", txn=txn))
+        except BaseException:
+            # Nothing was changed: a node that is started again and again must not fill the disk with copies.
+            copied.unlink(missing_ok=True)
+            raise
+        _log.warning("%s: format %d became %d; the old file is kept as %s", self.path, known, FORMAT, copied)
 
     def _has(self, txn: lmdb.Transaction[bytes], name: str) -> bool:
         return txn.get(name.encode()) is not None

@@ -57,6 +57,8 @@ class Report(Struct, frozen=True):
     events: int
     artifacts: int
     findings: tuple[Finding, ...]
+    warnings: tuple[Finding, ...] = ()
+    """What is right as it is and still needs doing."""
 
 
 def tombstone_in(event: bytes) -> str | None:
@@ -118,7 +120,13 @@ class _Check:
             self._artifacts()
         if rows:
             self._rows()
-        return Report(not self.findings, len(groups), self.events, self.artifacts, tuple(self.findings))
+        findings = tuple(self.findings)
+        return Report(not findings, len(groups), self.events, self.artifacts, findings, tuple(self._warnings()))
+
+    def _warnings(self) -> Iterator[Finding]:
+        if self.view.erasures_linger():
+            detail = "free pages may still hold the bytes of erased Events: run 'mwnode compact' while no node serves"
+            yield Finding("erasure", "free pages", detail)
 
     # --- logs ---
 
