@@ -24,7 +24,7 @@ from mwnode.coordinator.plan import Plan, load_plan
 from mwnode.coordinator.review import Checked
 from mwnode.protocol.assessments import ASSESSMENT_BYTES_MAX
 from mwnode.protocol.documents import AgentCard, Event, PresenceRecord
-from mwnode.protocol.errors import MissionWeaveError
+from mwnode.protocol.errors import ErrorCode, MissionWeaveError
 from mwnode.protocol.events import CoordinatorAssigned, MissionCreated
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.system import OsEntropy, SystemClock
@@ -183,6 +183,9 @@ class Coordinator:
         except MissionWeaveError as error:
             self._log("not_followed", {"groupId": group_id, "code": error.code.value})
             self.engines.pop(group_id, None)
+            if error.code is ErrorCode.CURSOR_TOO_OLD:
+                # Its beginning is in a snapshot, so it was archived: there is nothing left to coordinate.
+                self._ignored.add(group_id)
             return
         self._catching_up[group_id] = self.client.position(group_id) or 0
         self._caught_up(group_id)

@@ -73,9 +73,24 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
 
 class Launch(Struct, frozen=True):
-    """Prepare the slot (inputs, context) and run the executor."""
+    """Prepare the slot (inputs, context, Capability Token) and run the executor."""
 
     assignment: Assignment
+    token: Mapping[str, Any] | None = None
+    """What to ask the authorization service for, before the executor begins."""
+
+
+class FetchToken(Struct, frozen=True):
+    """Fetch a Capability Token into a run's slot; answer with ``Capabilities.granted`` or ``Capabilities.refused``."""
+
+    run_id: str
+    request: Mapping[str, Any]
+
+
+class Revoke(Struct, frozen=True):
+    """The right that a run's Capability Token stands for is over: remove it from the slot."""
+
+    run_id: str
 
 
 class AskToStop(Struct, frozen=True):
@@ -122,7 +137,22 @@ class Note(Struct, frozen=True):
     details: Mapping[str, Any]
 
 
-Effect = Send | Launch | AskToStop | Kill | Collect | SaveState | Discard | Note | Remember | Forget | Buffer | Unbuffer
+Effect = (
+    Send
+    | Launch
+    | FetchToken
+    | Revoke
+    | AskToStop
+    | Kill
+    | Collect
+    | SaveState
+    | Discard
+    | Note
+    | Remember
+    | Forget
+    | Buffer
+    | Unbuffer
+)
 
 
 class Output(Struct, frozen=True):

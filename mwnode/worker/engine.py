@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET, Struct, field
+from msgspec import UNSET, Struct
 
 from mwnode.client.fold import WorkView, decode_payload, fold
+from mwnode.protocol.capabilities import covers
 from mwnode.protocol.commands import Payload, WorkStart
 from mwnode.protocol.documents import CapabilityRef, Event, Membership
 from mwnode.protocol.errors import MissionWeaveError
 from mwnode.protocol.events import ContractRevised, MembershipChanged, MembershipEnded, MissionCreated, OfferCreated
 from mwnode.protocol.instants import parse
 from mwnode.worker.answers import Answers
+from mwnode.worker.capability import Capabilities
 from mwnode.worker.effects import Discard, Effect, Forget, Kill, Note, Send
+from mwnode.worker.groups import GroupState
 from mwnode.worker.jobs import Job, Kept, Phase, Stopped, remembered
 from mwnode.worker.offers import Offers
 from mwnode.worker.offline import Offline
@@ -31,23 +34,6 @@ from mwnode.worker.steps import Steps
 _FINISHED = {"submit": "submitted", "fail": "failed", "checkpoint": "checkpointed", "block": "blocked"}
 """The log's word for each Command that ends a run."""
 _TERMINAL = frozenset({"verified", "cancelled"})
-
-
-class GroupState(Struct):
-    """One Group as this Worker sees it."""
-
-    group_id: str
-    mission_id: str | None = None
-    scopes: frozenset[str] = frozenset()
-    membership_epoch: int = 1
-    live: bool = False
-    """Whether everything up to the present was replayed: before that nothing is decided."""
-    member: bool = True
-    package_id: str | None = None
-    """The Context Package of the Agent's own Membership."""
-    views: dict[str, WorkView] = field(default_factory=dict)
-    dirty: set[str] = field(default_factory=set)
-    """WorkItems that changed since the shell last kept them."""
 
 
 class Ticket(Struct, frozen=True):
@@ -80,6 +66,7 @@ class WorkerEngine:
         self.runs = Runs(self)
         self.answers = Answers(self)
         self.offline = Offline(self)
+        self.capability = Capabilities(self)
         self.kept: dict[tuple[str, int], Kept] = {}
         """What an earlier run of this Worker remembered; set by the shell before anything else."""
         self._tickets: dict[int, Ticket] = {}
@@ -212,6 +199,27 @@ class WorkerEngine:
                     if view.work_item_id in other.item.contract.dependency_work_item_ids:
                         self.settle(other)
 
+    def fits(self, view: WorkView) -> bool:
+        """Whether the Agent Card of now has everything that was pinned when the item was accepted."""
+        owner = view.item.owner
+        return owner is UNSET or covers(self.capabilities, owner.capability_pins)
+
+    def upgraded(self, capabilities: tuple[CapabilityRef, ...]) -> None:
+        """The Agent has a new Card. What it no longer fits comes to a checkpoint and is let go, to be offered and
+        accepted anew before it runs on (R-6.1-08); everything else continues in place (R-6.1-07)."""
+        self.capabilities = capabilities
+        for job in list(self.jobs.values()):
+            why = Stopped("the Agent Card no longer has what was pinned", resume_within=1)
+            if self.fits(self.view(job)):
+                continue
+            if job.alive:
+                self.runs.stop(job, why)
+            elif job.phase is Phase.RESTING:
+                job.retry_at = None
+                self.steps.close(job, why)
+            elif job.phase is Phase.QUEUED:
+                self.scheduler.remove(job.work_item_id)
+
     # --- what follows from a view -------------------------------------------------------------------------------------
 
     def view(self, job: Job) -> WorkView:
@@ -272,6 +280,8 @@ class WorkerEngine:
 
     def _ready(self, view: WorkView) -> bool:
         """Whether dependencies and approvals allow a start, as far as this Worker can see (R-10.4-03)."""
+        if not self.fits(view):
+            return False
         contract = view.item.contract
         views = self.groups[view.item.group_id].views
         for work_item_id in contract.dependency_work_item_ids:

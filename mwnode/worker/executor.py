@@ -16,6 +16,9 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
+from mwnode.protocol.ports import Clock
+from mwnode.system import SystemClock
+from mwnode.worker.capability import usable
 from mwnode.worker.effects import Exit
 from mwnode.worker.slots import Slot
 
@@ -271,8 +274,9 @@ Handler = Callable[["Work"], Awaitable[int | None]]
 class Work:
     """What an embedded handler gets: its WorkItem, its directories, and the means to report."""
 
-    def __init__(self, slot: Slot, stop: Stop, report: Report) -> None:
+    def __init__(self, slot: Slot, stop: Stop, report: Report, clock: Clock | None = None) -> None:
         self.slot = slot
+        self._clock = clock or SystemClock()
         self.assignment = slot.assignment
         self.contract = slot.assignment.contract
         self.idempotency_key = slot.assignment.idempotency_key
@@ -280,6 +284,11 @@ class Work:
         self.outputs = slot.outputs
         self._stop = stop
         self._report = report
+
+    def capability(self, operation: str, resource: str | None = None) -> str:
+        """The Capability Token for what a tool is about to do. Ask each time, just before it is done: NotCapable is
+        raised once the lease or the token is over, also while the node cannot be reached (R-11.5-07)."""
+        return usable(self.slot.token(), self._clock.now(), operation, resource)
 
     @property
     def stopping(self) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mwnode.client import Client, ClientError
 from mwnode.client.http import segment
 from mwnode.protocol.errors import MissionWeaveError
@@ -78,7 +80,10 @@ class Hands:
         self._runs[assignment.run_id] = (slot, stop)
         self._log("launch", {"workItemId": assignment.work_item_id, "attempt": assignment.attempt})
         try:
+            slot.revoke()
             await slot.prepare(self._fetch, await self._context_package(assignment.context_package_id))
+            if effect.token is not None:
+                await self.fetch_token(assignment.run_id, effect.token)
         except (SlotError, ClientError, MissionWeaveError, OSError) as error:
             ended = Exit(-1, 0.0, 0.0, f"the slot cannot be prepared: {error}")
         else:
@@ -88,6 +93,7 @@ class Hands:
                 lambda line: self._reported(assignment.run_id, line),
                 lambda seconds: self.engine.runs.sampled(assignment.run_id, seconds),
             )
+        slot.revoke()
         self.engine.runs.exited(assignment.run_id, ended)
         self._wake()
 
@@ -106,6 +112,37 @@ class Hands:
                 await self.client.until_connected()
                 await asyncio.sleep(attempt)
         raise AssertionError("the loop returns or raises")
+
+    async def fetch_token(self, run_id: str, request: Mapping[str, Any]) -> None:
+        """Fetch a Capability Token into a slot. It goes nowhere else, and into no log."""
+        kept = self._runs.get(run_id)
+        http = self.client.http
+        if kept is None or http is None:
+            return
+        asked_at = self.engine.clock.monotonic()
+        try:
+            answer = await asyncio.to_thread(http.post, "/v0.1/tokens/capability", request)
+        except MissionWeaveError as error:
+            self.engine.capability.refused(run_id, error.code, f"{error.code.value}: {error.message}")
+            return
+        except ClientError as error:
+            self.engine.capability.refused(run_id, None, str(error))
+            return
+        claims = answer["claims"]
+        if not self.engine.capability.granted(run_id, str(request["executionLeaseId"]), claims, asked_at):
+            return
+        held = {
+            "token": answer["token"],
+            "operations": claims["allowedOperations"],
+            "resources": claims["allowedResources"],
+            "expiresAt": claims["expiresAt"],
+        }
+        kept[0].hold_token(msgspec.json.encode(held))
+
+    def revoke(self, run_id: str) -> None:
+        """A run's Capability Token is over."""
+        if run_id in self._runs:
+            self._runs[run_id][0].revoke()
 
     async def _context_package(self, context_package_id: str | None) -> dict[str, Any] | None:
         if context_package_id is None:

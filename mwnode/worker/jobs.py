@@ -50,6 +50,8 @@ class Stopped(Struct, frozen=True):
     """The run paused at a checkpoint: release the lease, keep the ownership."""
 
     reason: str
+    resume_within: int | None = None
+    """Seconds for which the ownership is kept; the Worker's settings say it otherwise."""
 
 
 class Blocked(Struct, frozen=True):
@@ -81,6 +83,14 @@ class Hold(Struct):
         since = lease.starts_at if lease.last_renewed_at is UNSET else lease.last_renewed_at
         length = (parse(lease.expires_at).whole_microseconds() - parse(since).whole_microseconds()) / 1_000_000
         return cls(lease.lease_id, sent_at + length / 3, sent_at + length, lease.renewal_count, lease.session_epoch)
+
+
+class Grant(Struct, frozen=True):
+    """A Capability Token of a run by this Worker's own monotonic clock, in seconds; the token itself is in the slot."""
+
+    lease_id: str
+    renew_at: float
+    ends_at: float
 
 
 DIMENSIONS: dict[str, str] = {
@@ -179,6 +189,9 @@ class Job(Struct):
     killed: bool = False
     """Whether it was ended by us, because the right to run it ended."""
     hold: Hold | None = None
+    grant: Grant | None = None
+    token_at: float = 0.0
+    """When a Capability Token is asked for again at the earliest."""
     attempt: int = 0
     """Runs of the executor so far, here."""
     tries: int = 0

@@ -199,7 +199,8 @@ class Offers:
     def _keep_ownership(self, view: WorkView, now: float) -> None:
         """Renew the ownership lease of an item that waits in the queue, at a third of its length (decision F11)."""
         lease = view.ownership_lease
-        if view.state != "queued" or lease is None or lease.state != "active":
+        held = view.state == "queued" and self.engine.fits(view)
+        if not held or lease is None or lease.state != "active":
             self._ownership.pop(view.work_item_id, None)
             return
         hold = self._ownership.get(view.work_item_id)

@@ -13,6 +13,7 @@ from mwnode.protocol.assessments import request_in
 from mwnode.protocol.commands import Checkpoint
 from mwnode.protocol.documents import Progress
 from mwnode.protocol.instants import parse, parse_duration
+from mwnode.worker.capability import RETRY_SECONDS
 from mwnode.worker.effects import AskToStop, Assignment, Collect, Exit, Kill, Launch, Output, Remember, SaveState
 from mwnode.worker.jobs import RETRY_STATUS, Blocked, Failed, Finished, Job, Phase, Stopped, kept, retry_delay
 from mwnode.worker.keys import idempotency_key
@@ -33,6 +34,8 @@ class Runs:
         now = self.engine.clock.monotonic()
         job.phase, job.alive, job.stopping, job.launched_at = Phase.RUNNING, True, None, now
         job.killed = False
+        # The token comes with the launch; if that fails it is asked for again.
+        job.grant, job.token_at = None, now + RETRY_SECONDS
         job.attempt += 1
         job.reports = []
         if job.run_id is None:
@@ -58,7 +61,8 @@ class Runs:
                     context_package_id=self.engine.packages.get(job.work_item_id, group.package_id),
                     checkpoint=job.checkpoint,
                     wall_seconds_max=None if limit is UNSET else float(limit),
-                )
+                ),
+                self.engine.capability.request(job),
             )
         )
 
@@ -69,6 +73,7 @@ class Runs:
             self.launch(job, view)
         if not job.alive:
             return
+        self.engine.capability.watch(job, now)
         job.meter.read("wall_clock_seconds", now - job.launched_at)
         limit = job.meter.exhausted(view.item.contract.budget, view.used)
         if limit is not None and job.stopping is None:
@@ -96,13 +101,13 @@ class Runs:
             job.stopping, job.phase = why, Phase.STOPPING
             self.engine.emit(AskToStop(job.run_id, self.engine.settings.stop_grace_seconds))
 
-    def _of_run(self, run_id: str) -> Job | None:
+    def of_run(self, run_id: str) -> Job | None:
         work_item_id = self._by_run.get(run_id)
         return None if work_item_id is None else self.engine.jobs.get(work_item_id)
 
     def reported(self, run_id: str, line: Mapping[str, Any]) -> None:
         """One line of the executor's progress file; members that are unknown here are left alone."""
-        job = self._of_run(run_id)
+        job = self.of_run(run_id)
         if job is None:
             return
         if isinstance(line.get("usage"), Mapping):
@@ -153,20 +158,20 @@ class Runs:
 
     def saved(self, run_id: str, output: Output) -> None:
         """A checkpoint's state was uploaded: it is published, so that another Worker can resume from it."""
-        job = self._of_run(run_id)
+        job = self.of_run(run_id)
         if job is not None and job.checkpoint is not None:
             job.checkpoint = msgspec.structs.replace(job.checkpoint, state_artifact_hash=output.content_hash)
             job.state, job.state_pending = output, False
 
     def sampled(self, run_id: str, compute_seconds: float) -> None:
         """Processor seconds that the running executor has used so far."""
-        job = self._of_run(run_id)
+        job = self.of_run(run_id)
         if job is not None and job.alive:
             job.meter.read("compute_seconds", compute_seconds)
 
     def exited(self, run_id: str, ended: Exit) -> None:
         """The executor ended, and everything that it started."""
-        job = self._of_run(run_id)
+        job = self.of_run(run_id)
         if job is None or not job.alive:
             return
         view = self.engine.view(job)
@@ -221,7 +226,7 @@ class Runs:
 
     def collected(self, run_id: str, outputs: tuple[Output, ...], error: str | None = None) -> None:
         """The outputs are uploaded, or cannot be used."""
-        job = self._of_run(run_id)
+        job = self.of_run(run_id)
         if job is None or job.phase is not Phase.COLLECTING:
             return
         if error is not None:

@@ -22,6 +22,7 @@ Fetch = Callable[[str, Path], Awaitable[object]]
 WORK_ITEM_FILE = "work_item.json"
 PROGRESS_FILE = "progress.jsonl"
 STATE_FILE = "checkpoint/state"
+CAPABILITY_FILE = "capability.json"
 
 
 class SlotError(Exception):
@@ -47,6 +48,7 @@ class Slot:
         self.outputs = self.path / "outputs"
         self.work_item_file = self.path / WORK_ITEM_FILE
         self.progress_file = self.path / PROGRESS_FILE
+        self.capability_file = self.path / CAPABILITY_FILE
         self.stdout_file = self.path / "stdout.log"
         self.stderr_file = self.path / "stderr.log"
 
@@ -111,6 +113,7 @@ class Slot:
             "TMPDIR": str(self.path / "tmp"),
             "MWNODE_WORK_ITEM": str(self.work_item_file),
             "MWNODE_PROGRESS": str(self.progress_file),
+            "MWNODE_CAPABILITY": str(self.capability_file),
             "MWNODE_IDEMPOTENCY_KEY": self.assignment.idempotency_key,
             "MWNODE_RUN": self.path.name,
             "MWNODE_STEP": self._step(),
@@ -140,6 +143,26 @@ class Slot:
             files = [one for one in self.outputs.iterdir() if one.is_file()]
             path = files[0] if len(files) == 1 else path
         return self.inside(path)
+
+    def hold_token(self, raw: bytes) -> None:
+        """Put a Capability Token where the executor looks for it: whole or not at all, readable by this user only."""
+        fresh = self.capability_file.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(raw)
+        os.replace(fresh, self.capability_file)
+
+    def token(self) -> bytes | None:
+        """The slot's Capability Token file, if there is one now."""
+        try:
+            return self.capability_file.read_bytes()
+        except OSError:
+            return None
+
+    def revoke(self) -> None:
+        """Remove the Capability Token. Idempotent."""
+        for file in (self.capability_file, self.capability_file.with_suffix(".new")):
+            file.unlink(missing_ok=True)
 
     def add_output(self, name: str, content: bytes) -> None:
         """Write a file under outputs/ in place of whatever is there. Raises SlotError."""
@@ -179,6 +202,7 @@ class Slot:
 
     def set_aside(self, stale: Path) -> Path:
         """Keep the directory elsewhere: a result that nobody accepted, for audit."""
+        self.revoke()
         stale.mkdir(mode=0o700, parents=True, exist_ok=True)
         target = stale / self.path.name
         shutil.rmtree(target, ignore_errors=True)

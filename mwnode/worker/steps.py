@@ -29,7 +29,7 @@ from mwnode.protocol.errors import MissionWeaveError
 from mwnode.protocol.events import ResourceUsageRecorded
 from mwnode.protocol.instants import parse
 from mwnode.worker.effects import Output
-from mwnode.worker.jobs import Blocked, Failed, Finished, Job, Outcome, Phase
+from mwnode.worker.jobs import Blocked, Failed, Finished, Job, Outcome, Phase, Stopped
 from mwnode.worker.offers import ESTIMATE_STEP_SECONDS
 
 if TYPE_CHECKING:
@@ -240,6 +240,10 @@ class Steps:
         )
         return job.checkpoint
 
+    def _resume_within(self, job: Job) -> int:
+        own = job.outcome.resume_within if isinstance(job.outcome, Stopped) else None
+        return self.engine.settings.resume_within_seconds if own is None else own
+
     def _checkpoint(self, job: Job, view: WorkView) -> tuple[str, Payload]:
         payload = WorkCheckpoint(
             work_item_id=job.work_item_id,
@@ -247,7 +251,7 @@ class Steps:
             execution_lease_id=self._lease_id(job),
             checkpoint=self._point(job),
             progress=job.progress,
-            resume_within_seconds=self.engine.settings.resume_within_seconds,
+            resume_within_seconds=self._resume_within(job),
         )
         return "work.checkpoint", payload
 

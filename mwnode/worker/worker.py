@@ -27,17 +27,20 @@ from mwnode.worker.effects import (
     Collect,
     Discard,
     Effect,
+    FetchToken,
     Forget,
     Kill,
     Launch,
     Note,
     Remember,
+    Revoke,
     SaveState,
     Send,
     Unbuffer,
 )
-from mwnode.worker.engine import GroupState, WorkerEngine
+from mwnode.worker.engine import WorkerEngine
 from mwnode.worker.executor import Executor, Handler, HandlerExecutor
+from mwnode.worker.groups import GroupState
 from mwnode.worker.hands import Hands, Log
 from mwnode.worker.inbox import Inbox
 from mwnode.worker.memory import Buffered, GroupMemory, Memory
@@ -107,12 +110,11 @@ class Worker:
         own = self._directory
         # Absolute, because executors run in directories of their own.
         root = own.absolute() if own is not None else Path(tempfile.mkdtemp(prefix="mwnode-worker-"))
-        capabilities = tuple(CapabilityRef(id=one.id, version=one.version) for one in self._card.capabilities)
         slots = min(self._slots or self._card.max_concurrency, self._card.max_concurrency)
         scheduling = msgspec.structs.replace(self._settings.scheduling, slots=slots)
         settings = msgspec.structs.replace(self._settings, scheduling=scheduling)
         papers = Papers(self.key, self._clock, self._entropy, mwnode.__version__)
-        self.engine = WorkerEngine(papers, capabilities, settings)
+        self.engine = WorkerEngine(papers, _capabilities(self._card), settings)
         self._hands = Hands(self.client, self.engine, self._executor, root, self._log, self._wake.set)
         # What a crash left here belongs to no run any more.
         shutil.rmtree(self._hands.slots, ignore_errors=True)
@@ -234,12 +236,21 @@ class Worker:
         while True:
             with suppress(ClientError):
                 listed = await self.client.get("/v0.1/missions")
+                await self._look_at_card()
                 for mission in listed["missions"]:
                     membership = mission.get("membership") or {}
                     if membership.get("state") in ("provisional", "active"):
                         scopes = tuple(membership.get("scopes", ()))
                         self._join(mission["groupId"], mission["missionId"], scopes)
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look_at_card(self) -> None:
+        """A new Agent Card may say other things of what we can do (R-6.1-08)."""
+        card = await self._agent_card()
+        if self._card is not None and card.card_version != self._card.card_version:
+            self._note("upgraded", {"from": self._card.card_version, "to": card.card_version})
+            self.engine.upgraded(_capabilities(card))
+        self._card = card
 
     def _join(self, group_id: str, mission_id: str | None, scopes: tuple[str, ...]) -> None:
         if self.engine.join(group_id, mission_id, scopes):
@@ -324,6 +335,10 @@ class Worker:
                 self._spawn(self._send, effect)
             case Launch():
                 self._spawn(self._hands.launch, effect)
+            case FetchToken(run_id, request):
+                self._spawn(self._hands.fetch_token, run_id, request)
+            case Revoke(run_id):
+                self._hands.revoke(run_id)
             case AskToStop(run_id, grace_seconds):
                 self._hands.ask(run_id, grace_seconds)
             case Kill(run_id, reason):
@@ -374,3 +389,7 @@ class Worker:
             self._link()  # nor must the answer of a new session find one
             self.engine.answered(effect.ticket, receipt)
         self._wake.set()
+
+
+def _capabilities(card: AgentCard) -> tuple[CapabilityRef, ...]:
+    return tuple(CapabilityRef(id=one.id, version=one.version) for one in card.capabilities)

@@ -21,12 +21,14 @@ from mwnode.worker.effects import (
     Discard,
     Effect,
     Exit,
+    FetchToken,
     Forget,
     Kill,
     Launch,
     Note,
     Output,
     Remember,
+    Revoke,
     SaveState,
     Send,
     Unbuffer,
@@ -71,6 +73,9 @@ class Desk(Struct):
     buffered: dict[int, bytes] = field(default_factory=dict)
     set_aside: list[tuple[bytes, str]] = field(default_factory=list)
     """Buffered Commands that were refused, and why."""
+    requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """Capability Tokens asked for while running, by run."""
+    revoked: list[str] = field(default_factory=list)
     running: dict[str, Run] = field(default_factory=dict)
     at: dict[str, int] = field(default_factory=dict)
     linked: bool = True
@@ -118,6 +123,10 @@ class Desk(Struct):
                     self.engine.runs.reported(assignment.run_id, line)
                 if run.status is not None:
                     self.end(assignment.run_id, run.status)
+            case FetchToken(run_id, request):
+                self.requests.append((run_id, dict(request)))
+            case Revoke(run_id):
+                self.revoked.append(run_id)
             case AskToStop(run_id):
                 self.asked.append(run_id)
                 self.trace.append("ask to stop")
