@@ -139,6 +139,8 @@ class Batch:
         self._waiting: list[Waiting] = []
         self._receipts: set[tuple[str, str]] = set()
         """Actors and Action IDs whose receipts wait to be written."""
+        self._failure: BaseException | None = None
+        """Why settling failed: half of the batch may be written, so that the transaction is good for nothing."""
         self._new: set[tuple[str, str]] = set()
         """Actors and Action IDs that had no receipt before this batch, and were not met in it yet."""
         self._rows: dict[tuple[int, str], tuple[Table[Any], Row, Request | None]] = {}
@@ -292,9 +294,21 @@ class Batch:
         self._waiting.append(waiting)
 
     def settle(self) -> None:
-        """Sign and write everything that was decided so far."""
+        """Sign and write everything that was decided so far.
+
+        What failed once fails again: a decision that asked for it must not go on as if nothing had happened.
+        """
+        if self._failure is not None:
+            raise self._failure
         if not self._waiting:
             return
+        try:
+            self._settle()
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _settle(self) -> None:
         waiting, self._waiting = self._waiting, []
         rows, self._rows = self._rows, {}
         self._receipts.clear()

@@ -115,3 +115,37 @@ def test_a_row_that_cannot_be_written_costs_its_own_command_only(
     assert isinstance(answers[1].result(20), Accepted)
     assert [event["kind"] for event in mission.events()].count("message.posted") == 1
     assert verify_store(mwnode.node.store).ok
+
+
+@pytest.mark.req("R-15.1-15")
+def test_a_fault_found_while_another_command_is_decided_costs_its_own_command_only(
+    mwnode: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mission = mwnode.mission()
+    bad, good = message(mwnode, mission, "bad"), message(mwnode, mission, "good")
+    # Deciding this one asks whether a Command was accepted: what waits is written before the answer.
+    asking = mwnode.owner.command(
+        "policy.grant_cooperation_override",
+        {
+            "grantId": mwnode.new_id(),
+            "policyName": "message_rate",
+            "beneficiary": {"type": "agent", "id": mwnode.coordinator.id},
+            "targetCommandKind": "message.post",
+            "targetActionId": mwnode.new_id(),
+            "reason": "this once",
+            "expiresAt": mwnode.clock.now().plus(600).text(),
+        },
+        group_id=mission.group_id,
+    )
+
+    def breaks(table: Any, row: Any) -> bytes:
+        if table.name == "messages" and "bad" in repr(row):
+            raise msgspec.ValidationError("a fault of ours")
+        return encode_row(table, row)
+
+    monkeypatch.setattr(batch, "encode_row", breaks)
+    with held(mwnode) as submit:
+        answers = [submit(raw) for raw in (bad, asking, good)]
+    outcomes = [answer.result(20) for answer in answers]
+    assert [isinstance(outcome, Accepted) for outcome in outcomes] == [False, True, True], outcomes
+    assert verify_store(mwnode.node.store).ok
