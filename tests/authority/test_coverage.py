@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from mwnode.authority.table import MISSION, WORK_ITEM
 from mwnode.protocol.events import EVENT_PAYLOADS
 from mwnode.protocol.jcs import canonical
 from tests.authority import coverage
-from tests.authority.coverage import Notes, claim, complements, gaps, render
+from tests.authority.coverage import Notes, Plugin, claim, complements, gaps, render
 from tests.authority.stories import events
 from tests.conftest import CHECKOUT
 
@@ -69,6 +70,26 @@ def test_without_one_case_the_claim_falls_back_to_a_subset(note: tuple[str, ...]
     assert claim(notes).startswith("subset: ")
     assert claim(notes).endswith(f"missing: {kind}")
     assert f"MISSING {gaps(notes)[0]}" in render(notes)
+
+
+@pytest.mark.req("R-22-10")
+@pytest.mark.parametrize(
+    "whole, lacking, fails", [(True, False, False), (True, True, True), (False, True, False), (False, False, False)]
+)
+def test_a_whole_run_that_lacks_something_fails(
+    pytestconfig: pytest.Config, whole: bool, lacking: bool, fails: bool
+) -> None:
+    plugin = Plugin(pytestconfig)
+    plugin.chosen = False
+    plugin.notes = full()
+    plugin.files = {file.name for file in coverage.HERE.glob("test_*.py")}
+    if lacking:
+        del plugin.notes.counts["event", "group.archived", "", ""]
+    if not whole:
+        plugin.files.pop()
+    session = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    plugin.pytest_sessionfinish(session)  # type: ignore[arg-type]  # all that it looks at is the exit status
+    assert session.exitstatus == (pytest.ExitCode.TESTS_FAILED if fails else pytest.ExitCode.OK)
 
 
 def test_complements_are_all_pairs_outside_the_tables() -> None:
