@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from itertools import islice
 from pathlib import Path
+from typing import Final
 
 import lmdb
 from msgspec import Struct
 
 from mwnode.store.environment import LmdbStore
 from mwnode.store.errors import StoreError, StoreFull
-from mwnode.store.mapped_file import translated
+from mwnode.store.mapped_file import MAP_BYTES_FIRST, translated
+
+ENTRIES_PER_STEP: Final = 10_000
 
 
 class CopyInfo(Struct, frozen=True):
@@ -84,7 +88,10 @@ def compact(path: Path) -> tuple[int, int]:
     try:
         lingered = store.write(lambda txn: txn.forget_erasures())
         try:
-            store.file.copy(part, compact=True)
+            if lingered:
+                _rewrite(store, part)
+            else:
+                store.file.copy(part, compact=True)
             make_durable(part)
         except (lmdb.Error, OSError) as error:
             store.write(lambda txn: txn.remember_erasures(lingered))
@@ -97,6 +104,34 @@ def compact(path: Path) -> tuple[int, int]:
         part.unlink(missing_ok=True)
         part.with_name(part.name + "-lock").unlink(missing_ok=True)
     return before, path.stat().st_size
+
+
+def _rewrite(store: LmdbStore, target: Path) -> None:
+    """Write every entry into fresh pages. LMDB's own compacting copies pages as they are, and a page keeps the bytes of
+    what was replaced in it."""
+    file = store.file
+    made = lmdb.open(
+        str(target),
+        map_size=max(file.map_bytes(), MAP_BYTES_FIRST),
+        subdir=False,
+        mode=0o600,
+        sync=False,
+        # Pages are cleared before use: memory of this process may hold the very bytes.
+        meminit=True,
+        max_dbs=len(file.dbs) + 8,
+        lock=False,
+    )
+    try:
+        with store.read() as view:
+            for name in file.dbs:
+                handle = made.open_db(name.encode())
+                entries = view.pages.scan(name, b"")
+                while step := list(islice(entries, ENTRIES_PER_STEP)):
+                    with made.begin(write=True, db=handle) as txn, txn.cursor() as cursor:
+                        cursor.putmulti(step, append=True)
+        made.sync(True)
+    finally:
+        made.close()
 
 
 def make_durable(path: Path) -> None:

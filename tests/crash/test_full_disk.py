@@ -1,0 +1,118 @@
+"""A real disk of 16 MiB, filled to the brim under load: refused, alive, and on again when there is room."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mwnode.protocol.errors import ErrorCode, MissionWeaveError
+from mwnode.store.errors import StoreFull
+from mwnode.store.verify import verify
+from mwnode.testing import Harness, MissionHandle
+
+MIB = 1024**2
+SENDERS = 4
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MiB in memory."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("this system has no mount command")
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+class Load:
+    """Several senders that post Messages for as long as they are let; what was acknowledged, and what was refused."""
+
+    def __init__(self, harness: Harness, mission: MissionHandle) -> None:
+        self.harness = harness
+        self.mission = mission
+        self.acknowledged: list[str] = []
+        self.refused: list[MissionWeaveError] = []
+        self.stop = threading.Event()
+        self.lock = threading.Lock()
+        self.threads = [threading.Thread(target=self._send) for _ in range(SENDERS)]
+
+    def __enter__(self) -> Load:
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+
+    def _send(self) -> None:
+        conversation = f"{self.mission.group_id}:mission"
+        while not self.stop.is_set():
+            with self.lock:
+                message_id = self.harness.new_id()
+                payload = {"messageId": message_id, "conversationId": conversation, "content": "x" * 8000}
+                raw = self.harness.coordinator.command("message.post", payload, group_id=self.mission.group_id)
+            try:
+                self.harness.send(raw)
+            except MissionWeaveError as error:
+                self.refused.append(error)
+                time.sleep(0.01)
+            else:
+                self.acknowledged.append(message_id)
+
+    def until(self, count: int, what: list[object]) -> None:
+        """Wait until that many more of something happened."""
+        wanted, deadline = len(what) + count, time.monotonic() + 60
+        while len(what) < wanted:
+            assert time.monotonic() < deadline, f"{len(self.acknowledged)} accepted, {len(self.refused)} refused"
+            time.sleep(0.01)
+
+
+def with_rate(home: Path) -> None:
+    settings = home / "mwnode.toml"
+    settings.write_text(settings.read_text().replace("[policy]\n", "[policy]\nmessage_rate = 100000\n"))
+
+
+@pytest.mark.req("R-15.1-15", "R-19-35")
+def test_a_disk_filled_to_the_brim_refuses_and_goes_on_when_there_is_room(disk: Path) -> None:
+    harness = Harness(disk / "home", durable=True)
+    harness.node.close()
+    with_rate(disk / "home")
+    harness.restart()
+    mission = harness.mission()
+    ballast = disk / "ballast"
+    ballast.write_bytes(bytes(5 * MIB))
+    with Load(harness, mission) as load:
+        load.until(5 * SENDERS, load.refused)  # type: ignore[arg-type]
+        assert {error.code for error in load.refused} == {ErrorCode.INTERNAL_ERROR}
+        assert all(error.retryable and error.rejection.retry_after_ms for error in load.refused)
+        # Alive: reading goes on, and every other kind of write is refused as clearly.
+        assert mission.state == "active"
+        with pytest.raises(StoreFull, match="free some"):
+            harness.store_bytes(bytes(MIB))
+        accepted = len(load.acknowledged)
+        ballast.unlink()
+        load.until(20, load.acknowledged)  # type: ignore[arg-type]
+    assert accepted > 100
+    said = [event["payload"]["message"]["messageId"] for event in mission.events() if "message" in event["payload"]]
+    assert sorted(said) == sorted(load.acknowledged), "nothing acknowledged is lost, nothing is doubled"
+    report = verify(harness.node.store)
+    assert report.ok, report.findings
+    assert report.artifacts == 0, "half an upload leaves nothing"
+    harness.restart()
+    report = verify(harness.node.store)
+    assert report.ok, report.findings
+    assert len(mission.events()) == len(said) + 1
+    harness.close()
