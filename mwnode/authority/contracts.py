@@ -21,6 +21,7 @@ from mwnode.protocol.capabilities import covers
 from mwnode.protocol.documents import WorkContract
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.instants import parse
+from mwnode.protocol.plain_words import plain
 
 _RISKY = ("high_risk", "destructive")
 
@@ -136,7 +137,7 @@ def _check_cleanup(case: Case, contract: WorkContract, mission_row: MissionRow, 
     except msgspec.ValidationError as fault:
         refuse(
             ErrorCode.WORK_CONTRACT_INCOMPLETE,
-            f"constraints.cleanup is not a whole Work Contract: {fault}",
+            f"constraints.cleanup is not a whole Work Contract: {plain(str(fault))}",
             "R-12-33",
             details={"path": f"/payload/{path}/constraints/cleanup"},
         )

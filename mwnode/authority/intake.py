@@ -23,6 +23,7 @@ from mwnode.protocol.commands import (
 )
 from mwnode.protocol.documents import Command, DocumentKind, SignedDocument
 from mwnode.protocol.errors import ErrorCode, Rejection
+from mwnode.protocol.plain_words import plain
 from mwnode.trust.registry import Registry
 from mwnode.trust.verification import Verified, verify_document
 
@@ -77,7 +78,7 @@ def prepare(verified: Verified, registry: Registry) -> Request:
     try:
         payload = typed_payload(command)
     except msgspec.ValidationError as fault:
-        return Request(verified, _misfit(command, payload_type, str(fault)))
+        return Request(verified, _misfit(command, payload_type, plain(str(fault))))
     return Request(verified, payload, _verify_embedded(command.kind, payload, registry))
 
 

@@ -21,6 +21,7 @@ from mwnode.protocol.documents import Lease
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.identifiers import OFFLINE_EXTENSION
 from mwnode.protocol.instants import parse
+from mwnode.protocol.plain_words import plain
 from mwnode.protocol.scalars import Id, PositiveInteger, Timestamp
 
 KINDS = frozenset({"message.post", "work.checkpoint"})
@@ -71,7 +72,7 @@ def binding_of(case: Case) -> OfflineBinding | None:
     try:
         return msgspec.convert(extension.data, OfflineBinding)
     except msgspec.ValidationError as fault:
-        _misfit(f"the offline binding is malformed: {fault}", "R-11.5-20")
+        _misfit(f"the offline binding is malformed: {plain(str(fault))}", "R-11.5-20")
 
 
 def reconcile(case: Case, row: WorkItemRow | None) -> None:

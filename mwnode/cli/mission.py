@@ -284,11 +284,14 @@ def place_of(plan: Path, *path: str) -> str:
 
 
 def read_plan(path: Path) -> Plan:
-    """A checked plan; Failure with file, line and key where it is wrong."""
+    """A checked plan; Failure with file, line and key where it is wrong, a line for each mistake."""
     try:
         return load_plan(path)
     except PlanError as error:
-        raise Failure(str(error)) from error
+        *others, last = error.all
+        for other in others:
+            click.echo(f"mwnode: {other}", err=True)
+        raise Failure(str(last)) from error
 
 
 def _agent_id(target: Target, name: str) -> str:

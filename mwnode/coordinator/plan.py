@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET
 
 from mwnode.coordinator.plan_checks import Checks, PlanError
+from mwnode.coordinator.plan_faults import faults_of
 from mwnode.coordinator.plan_format import (
     DEFAULT_SECONDS,
     PlanFile,
@@ -30,7 +31,7 @@ from mwnode.coordinator.plan_format import (
     needs_human,
     total,
 )
-from mwnode.coordinator.plan_text import KeyPath, line_of, path_of
+from mwnode.coordinator.plan_text import KeyPath, line_of
 from mwnode.protocol.documents import (
     AcceptanceCriterion,
     ApprovalPolicy,
@@ -191,12 +192,15 @@ def load_plan(path: Path | str) -> Plan:
     except OSError as error:
         raise PlanError(source, f"cannot be read: {error.strerror or error}") from None
     plan = parse_plan(raw, source)
+    missing = []
     for index, work in enumerate(plan.work):
         for position, name in enumerate(work.inputs):
             if not is_content_hash(name) and not (source.parent / name).exists():
                 where: KeyPath = ("work", index, "inputs", position)
                 line = line_of(raw.decode("utf-8"), where)
-                raise PlanError(source, f"no file or folder {name!r} beside the plan", where, line)
+                missing.append(PlanError(source, f"no file or folder {name!r} beside the plan", where, line))
+    if missing:
+        raise PlanError.of(missing)
     return plan
 
 
@@ -210,18 +214,11 @@ def parse_plan(raw: bytes, source: Path) -> Plan:
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"line (\d+)", str(error))
         raise PlanError(source, f"is not TOML: {error}", (), int(at[1]) if at else None) from None
-    try:
-        file = msgspec.convert(_timestamps_as_text(tree), PlanFile)
-    except msgspec.ValidationError as error:
-        message, _, expression = str(error).partition(" - at `")
-        path = path_of(expression.removesuffix("`"))
-        unknown = re.search(r"unknown field `(.+)`", message)
-        if unknown:
-            path, message = (*path, unknown[1]), "unknown key; see the plan format in the README"
-        missing = re.search(r"missing required field `(.+)`", message)
-        if missing:
-            path, message = (*path, missing[1]), "is missing"
-        raise PlanError(source, message, path, line_of(text, path)) from None
+    values = _timestamps_as_text(tree)
+    faults = faults_of(values, PlanFile)
+    if faults:
+        raise PlanError.of([PlanError(source, message, path, line_of(text, path)) for path, message in faults])
+    file = msgspec.convert(values, PlanFile)
     Checks(source, text, file).run()
     return Plan(source, raw, file.mission, file.work)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,15 +29,26 @@ from mwnode.protocol.instants import parse, parse_duration
 
 
 class PlanError(ValueError):
-    """A plan that cannot be used. ``str()`` is one line: file, line, key path, what is wrong and what to do."""
+    """A plan that cannot be used. ``str()`` is one line: file, line, key path, what is wrong and what to do.
+
+    ``all`` holds every mistake that was found with this one, itself first; they are reported together.
+    """
 
     def __init__(self, source: Path, message: str, path: KeyPath = (), line: int | None = None) -> None:
         self.source = source
         self.key = spell(path)
         self.line = line
         self.message = message
+        self.all: tuple[PlanError, ...] = (self,)
         where = f"{source}:{line}" if line else str(source)
         super().__init__(f"{where}: {self.key}: {message}" if self.key else f"{where}: {message}")
+
+    @staticmethod
+    def of(found: Sequence[PlanError]) -> PlanError:
+        """The first of some mistakes, which knows them all."""
+        first = found[0]
+        first.all = tuple(found)
+        return first
 
 
 class Checks:
@@ -52,22 +64,31 @@ class Checks:
         raise PlanError(self.source, message, path, line_of(self.text, path))
 
     def run(self) -> None:
-        self._mission()
-        if not self.work:
-            self.fail("a plan has at least one [[work]]", "work")
+        """Raise PlanError, which holds one mistake of each part of the plan that has any."""
         seen: dict[str, int] = {}
+        found = self._collect(self._mission)
         for index, work in enumerate(self.work):
-            if work.id in seen:
-                self.fail(f"{work.id!r} is already the id of work[{seen[work.id]}]", "work", index, "id")
-            seen[work.id] = index
+            found += self._collect(partial(self._named, index, work, seen))
         for index, work in enumerate(self.work):
-            self._work(index, work, seen)
+            found += self._collect(partial(self._work, index, work, seen))
+        if found:
+            raise PlanError.of(found)
+        # What follows looks at the whole, which must be sound in its parts.
         self._cycle(seen)
         self._sums()
+
+    def _collect(self, check: Callable[[], None]) -> list[PlanError]:
+        try:
+            check()
+        except PlanError as error:
+            return [error]
+        return []
 
     def _mission(self) -> None:
         if not self.mission.definition_of_done:
             self.fail("has at least one criterion", "mission", "definitionOfDone")
+        if not self.work:
+            self.fail("a plan has at least one [[work]]", "work")
         self._time(self.mission.deadline, "mission", "deadline")
         self._limits(self.mission.budget, None, "mission", "budget")
 
@@ -85,6 +106,11 @@ class Checks:
             budget_of(budget, currency)
         except ValueError as error:
             self.fail(str(error), *path)
+
+    def _named(self, index: int, work: PlanWork, seen: dict[str, int]) -> None:
+        first = seen.setdefault(work.id, index)
+        if first != index:
+            self.fail(f"{work.id!r} is already the id of work[{first}]", "work", index, "id")
 
     def _work(self, index: int, work: PlanWork, seen: Mapping[str, int]) -> None:
         here = ("work", index)

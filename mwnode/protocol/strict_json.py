@@ -19,6 +19,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from mwnode.protocol.limits import FRAME_BYTES, JSON_DEPTH
+from mwnode.protocol.plain_words import plain
 from mwnode.protocol.scalars import SAFE_INTEGER_MAX
 
 T = TypeVar("T")
@@ -142,7 +143,8 @@ def parse(raw: bytes, *, depth_max: int = JSON_DEPTH, bytes_max: int = FRAME_BYT
 
 
 def pointer(message: str) -> tuple[str, str]:
-    """Split a msgspec error text into a JSON Pointer and what is wrong there."""
+    """Split a msgspec error text into a JSON Pointer and what is wrong there, in plain words."""
+    message = plain(message)
     match = _PATH.search(message)
     if match is None:
         return "", message

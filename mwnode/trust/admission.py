@@ -20,6 +20,7 @@ from mwnode.protocol.documents import Actor, FirstAdmissionRecord, ServiceActor
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.instants import Instant
 from mwnode.protocol.jcs import JcsFault
+from mwnode.protocol.plain_words import plain
 from mwnode.protocol.strict_json import JsonFault, SchemaFault
 from mwnode.trust.verification import Failure, Verified
 
@@ -176,7 +177,7 @@ def candidate(verified: Verified, acceptance: Acceptance) -> FirstAdmissionRecor
             FirstAdmissionRecord,
         )
     except msgspec.ValidationError as fault:
-        return failure(Reason.RECORD_SCHEMA_INVALID, str(fault))
+        return failure(Reason.RECORD_SCHEMA_INVALID, plain(str(fault)))
 
 
 def _anchors_itself(record: bytes, verified: Verified) -> bool:

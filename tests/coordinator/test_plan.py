@@ -123,7 +123,11 @@ FAULTS = {
     "unknown key": ("urgency", "urgncy", "plan.toml:28: work[1].urgncy: unknown key"),
     "unknown key in an inline table": ("mediaType", "media", "plan.toml:25: work[1].deliverables[0].media: unknown"),
     "missing member": ('goal = "Lint"\n', "", "plan.toml:13: work[0].goal: is missing"),
-    "wrong value": ('"fixed"', '"often"', "plan.toml:29: work[1].retry.backoff: Invalid enum value 'often'"),
+    "wrong value": (
+        '"fixed"',
+        '"often"',
+        "plan.toml:29: work[1].retry.backoff: 'often' is unknown; it is one of none, fixed, exponential",
+    ),
     "unknown name": ('["lint"]', '["lynt"]', "plan.toml:22: work[1].after[0]: no work is called 'lynt'"),
     "no criteria": (
         'criteria = [ { id = "clean", description = "no finding" } ]',
@@ -206,3 +210,43 @@ def test_positions_of_nested_tables() -> None:
     assert line_of(text, ("a", "b", 1, "nothing")) == 5
     assert line_of(text, ("z",)) is None
     assert path_of("$.work[1].budget[...].x") == ("work", 1, "budget")
+
+
+def test_every_mistake_is_reported_at_once() -> None:
+    broken = PLAN.replace('"fixed"', '"often"').replace("objective", "objectve", 1)
+    with pytest.raises(PlanError) as raised:
+        parse_plan(broken.encode(), SOURCE)
+    told = [str(error) for error in raised.value.all]
+    assert told[0] == str(raised.value)
+    assert any(line.endswith("mission.objectve: unknown key; did you mean objective?") for line in told)
+    assert any(line.endswith("mission.objective: is missing") for line in told)
+    assert any("'often' is unknown; it is one of none, fixed, exponential" in line for line in told)
+
+
+def test_unknown_evidence_is_told_with_what_is_known() -> None:
+    broken = PLAN.replace('"deterministic_test"', '"lucky_guess"', 1)
+    with pytest.raises(PlanError, match=r"'lucky_guess' is unknown; it is one of .*reviewer_assessment"):
+        parse_plan(broken.encode(), SOURCE)
+
+
+def test_mistakes_of_meaning_in_several_works_come_together() -> None:
+    plan = (
+        PLAN
+        + """
+[[work]]
+id = "first"
+goal = "Twice wrong"
+deliverables = [ { id = "o", path = "../o" } ]
+criteria = [ { id = "c", description = "d" } ]
+[[work]]
+id = "second"
+goal = "Wrong too"
+deliverables = [ { id = "o" } ]
+criteria = []
+"""
+    )
+    with pytest.raises(PlanError) as raised:
+        parse_plan(plan.encode(), SOURCE)
+    told = " ".join(str(error) for error in raised.value.all)
+    assert "is a relative path under outputs/" in told
+    assert "'second' has no criteria" in told
