@@ -28,7 +28,7 @@ from mwnode.store.group_log import ORGANIZATION_NUMBER
 from mwnode.store.layout import PLACE, U64, next_chain, receipt_key, text_key
 from mwnode.store.log_records import LogRecord, decode_command_record, decode_log_record
 from mwnode.store.port import NO_CHAIN, ORGANIZATION, Trim
-from mwnode.store.trim import erased_commands, faults_of, trimmed_groups
+from mwnode.store.trim import erased_commands, faults_of
 from mwnode.trust.registry import Registry, RegistryFault
 from mwnode.trust.verification import Failure, Verified
 from mwnode.trust.verification import verify as verify_document
@@ -90,6 +90,7 @@ class _Check:
         self.findings: list[Finding] = []
         self.events = 0
         self.artifacts = 0
+        self.unread_trims: set[str] = set()
         self.erased: set[int] = set()
         """Commands whose Events were erased: of them only the hash is kept."""
         self.registry = self._registry()
@@ -138,7 +139,7 @@ class _Check:
             if number is None:
                 self.find("index", f"group {group_id}", "the Group has a name and no number")
                 continue
-            trim = self.view.trimmed(group_id)
+            trim = self._trim(group_id)
             if trim is not None:
                 self._trimmed(group_id, trim)
             at = _Chain(0, NO_CHAIN) if trim is None else _Chain(trim.through, trim.chain, trim.last_occurred_at)
@@ -155,6 +156,17 @@ class _Check:
             self.find("index", "event_ids", "the index of Event IDs has another size than the log")
         self.progress("events", self.events, total)
 
+    def _trim(self, group_id: str) -> Trim | None:
+        """What remains of a Group's trimmed beginning; a finding, once, when that cannot be read."""
+        if group_id in self.unread_trims:
+            return None
+        try:
+            return self.view.trimmed(group_id)
+        except StoreCorrupt as error:
+            self.unread_trims.add(group_id)
+            self.find("snapshot", f"group {group_id}", str(error))
+            return None
+
     def _trimmed(self, group_id: str, trim: Trim) -> None:
         """The snapshot proves what the log no longer tells (R-16-60)."""
         assert self.registry is not None
@@ -167,7 +179,8 @@ class _Check:
         noted = erased_commands(self.view)
         told = sum(
             entry.decision == "event erased"
-            for group_id in trimmed_groups(self.view)
+            for group_id in self.view.groups()
+            if noted and self._trim(group_id) is not None
             for entry in policy_log(self.view, group_id)
         )
         if len(noted) > told:
@@ -316,7 +329,7 @@ class _Check:
         if (receipt.signing_hash, receipt.command_number) != (signing_hash, number):
             self.find("receipt", where, "the receipt stands for another Command")
         for group_id, sequence in receipt.events:
-            trim = self.view.trimmed(group_id)
+            trim = self._trim(group_id)
             if trim is not None and sequence <= trim.through:
                 continue
             event = self._read_event(group_id, sequence)
