@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import mwnode.cli.missions as missions_module
-from tests.cli.support import CHECKOUT, cli
+from tests.cli.support import CHECKOUT, ServedHome, cli
 
 PLAN = CHECKOUT / "fixtures" / "plans" / "release.toml"
 
@@ -57,3 +57,39 @@ def test_a_mission_at_work_is_not_archived(home: Path) -> None:
     refused = cli("mission", "archive", made["missionId"], "--home", home)
     assert refused.status == 1
     assert "only the Group of an ended Mission is archived" in refused.err
+
+
+@pytest.mark.req("R-16-60", "R-19-33", "R-7.4-01")
+def test_an_archived_group_is_trimmed_and_its_snapshot_answers_for_it(home: Path, tmp_path: Path) -> None:
+    made, live = ended(home), cli("mission", "create", PLAN, "--home", home, "--json").json
+    for group in (made["groupId"], live["missionId"], "nothing of that name"):
+        before = (home / "node.mdb").read_bytes()
+        refused = cli("compact", "--trim-archived", group, "--home", home)
+        assert refused.status == 1
+        assert "archive it first" in refused.err or "name one" in refused.err
+        assert (home / "node.mdb").read_bytes() == before
+    archived = cli("mission", "archive", made["missionId"], "--home", home, "--json").json
+    told = cli("compact", "--trim-archived", made["groupId"][-12:], "--home", home, "--json").json
+    (trimmed,) = told["trimmed"]
+    assert trimmed == {
+        "groupId": made["groupId"],
+        "throughSequence": archived["throughSequence"],
+        "events": archived["throughSequence"],
+        "snapshotArtifactHash": archived["snapshotHash"],
+    }
+    assert cli("verify", "--home", home, "--json").json["ok"]
+    served = ServedHome(home)
+    try:
+        refused = cli("events", made["groupId"], "--home", home)
+        assert refused.status == 1
+        assert "CURSOR_TOO_OLD" in refused.err
+        assert archived["snapshotHash"] in refused.err
+        fetched = cli("artifact", "get", archived["snapshotHash"], "-o", tmp_path / "snapshot.json", "--home", home)
+        assert fetched.status == 0, fetched.err
+        rest = cli("events", made["groupId"], "--after", str(archived["throughSequence"]), "--home", home, "--json")
+        assert [event["kind"] for event in rest.lines] == ["group.snapshot.created", "group.archived"]
+        assert cli("events", live["groupId"], "--home", home, "--json").lines[0]["sequence"] == 1
+    finally:
+        served.stop()
+    checked = cli("check", "group-snapshot", tmp_path / "snapshot.json", "--home", home, "--json")
+    assert checked.status == 0, checked.err + checked.out
