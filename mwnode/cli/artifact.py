@@ -17,6 +17,7 @@ from mwnode.cli.output import emit, facts, table
 from mwnode.cli.reach import Reach, reach
 from mwnode.cli.target import Target, at_node
 from mwnode.narrative import Narrator, short
+from mwnode.protocol.errors import GroupNotFound
 
 HEX_DIGITS = 64
 
@@ -49,7 +50,10 @@ def get(target: Target, content_hash: str, output: Path | None) -> None:
         full = _full_hash(node, content_hash)
         # To standard output nothing may go that a later block proves wrong: the whole is checked first.
         path = output or Path(directory) / "artifact"
-        node.get_artifact(full, path)
+        try:
+            node.get_artifact(full, path)
+        except GroupNotFound:
+            raise Failure(f"no Artifact {full} is here for this key: see `mwnode artifact list`") from None
         size = path.stat().st_size
         if output is None and not target.as_json:
             with path.open("rb") as file:

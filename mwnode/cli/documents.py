@@ -31,11 +31,19 @@ _ANY = click.Choice(sorted([*schemas.DOCUMENT_TYPES, _FRAME]))
 
 def _read(file: str) -> bytes:
     if file == "-":
-        return sys.stdin.buffer.read()
+        return _not_empty("standard input", sys.stdin.buffer.read())
     try:
-        return Path(file).read_bytes()
+        raw = Path(file).read_bytes()
     except OSError as error:
         raise Failure(f"{file} cannot be read: {error.strerror}") from None
+    return _not_empty(file, raw)
+
+
+def _not_empty(file: str, raw: bytes) -> bytes:
+    """What was read; Failure where there is nothing, as a shell leaves it when the command before it failed."""
+    if not raw.strip():
+        raise Failure(f"{file} is empty: there is no document in it (did the command that should write it fail?)")
+    return raw
 
 
 def _camel(name: str) -> str:
@@ -47,28 +55,37 @@ def _camel(name: str) -> str:
 @click.argument("kind", type=_SIGNED)
 @click.argument("file", metavar="FILE|-")
 @click.option("--key", "key_file", required=True, type=click.Path(path_type=Path), help="The key file to sign with.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
 @at_home
-def sign(target: Target, kind: DocumentKind, file: str, key_file: Path) -> None:
+def sign(target: Target, kind: DocumentKind, file: str, key_file: Path, output: Path | None) -> None:
     """Sign the document in FILE and print it in canonical form; a signature in it is replaced.
 
-    Without its protected time (issuedAt, occurredAt, ...) the present time is put in.
+    Without its protected time (issuedAt, occurredAt, ...) the present time is put in. -o FILE writes a file only when
+    there is something to write; `mwnode command draft KIND` prints a Command to fill in.
     """
     key = load_key(key_file, passphrase(key_file))
+    raw = _read(file)
     try:
-        mapping = strict_json.parse(_read(file))
+        mapping = strict_json.parse(raw)
         if not isinstance(mapping, dict):
             raise Failure(f"{file} holds no JSON object")
         signed = _signed(mapping, kind, key)
         document = strict_json.convert(signed, SIGNED_DOCUMENTS[kind])
     except (JsonFault, SchemaFault, JcsFault) as fault:
-        raise Failure(f"{file} is no {kind}: {fault}") from None
+        unfilled = "; what stands in <angle brackets> is to be filled in" if b"<" in raw else ""
+        raise Failure(f"{file} is no {kind}: {fault}{unfilled}") from None
     wanted = expected_signer(document, kind)
     if wanted[0] != key.principal.type or wanted[1] not in ("", key.principal.id):
         raise Failure(
             f"{key_file} is the key of {key.principal.type} {key.principal.id}, but only "
             f"{' '.join(wanted).strip()} signs this {kind}: use that key, or name this Principal in the document"
         )
-    sys.stdout.buffer.write(jcs.canonical(document) + b"\n")
+    encoded = jcs.canonical(document) + b"\n"
+    if output is None:
+        sys.stdout.buffer.write(encoded)
+    else:
+        output.write_bytes(encoded)
+        emit(target.as_json, {"file": str(output)}, f"signed: {output}")
 
 
 def _signed(mapping: dict[str, Any], kind: DocumentKind, key: keys.SigningKey) -> dict[str, Any]:

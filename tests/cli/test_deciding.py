@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from mwnode.protocol.commands import CORE
+from mwnode.protocol.commands import CORE, PAYLOADS
 from mwnode.protocol.identifiers import mission_conversation_id
 from mwnode.testing import Harness, MissionHandle
 from tests.cli.finished import harness, named
@@ -62,6 +64,13 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
     found = Made(tmp_path / "home", submitted, at_work, content_hash)
     found.work_item_id = second.work_item_id
     return found
+
+
+@pytest.fixture(scope="module")
+def made_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("drafts") / "home"
+    assert cli("init", home).status == 0
+    return home
 
 
 @pytest.mark.req("R-7.3-06")
@@ -180,3 +189,24 @@ criteria = [{ id = "c", description = "done", check = "exit 0" }]
     assert "--coordinator: no Agent" in cli("mission", "create", plan, "--coordinator", "none", "--home", made.home).err
     assert cli("mission", "create", plan, "--coordinator", "coordinator", "--home", made.home).status == 0
     assert cli("mission", "create", plan, "--dry-run", "--json").json["work"] == ["w"]
+
+
+def test_a_command_is_drafted_filled_in_signed_and_sent(made: Made, tmp_path: Path) -> None:
+    drafted = cli("command", "draft", "message.post", "--mission", made.at_work, "--home", made.home)
+    assert drafted.status == 0, drafted.err
+    (tmp_path / "draft.json").write_text(drafted.out.replace("<content>", "by hand"))
+    key = made.home / "keys" / "owner.key"
+    signed = cli("sign", "command", tmp_path / "draft.json", "--key", key, "-o", tmp_path / "command.json")
+    assert signed.status == 0, signed.err
+    sent = cli("command", "send", tmp_path / "command.json", "--home", made.home, "--json").json
+    assert sent["events"][0]["payload"]["message"]["content"][0]["text"] == "by hand"
+    (tmp_path / "none.json").touch()
+    assert "is empty" in cli("command", "send", tmp_path / "none.json", "--home", made.home).err
+
+
+@pytest.mark.parametrize("kind", sorted(PAYLOADS))
+def test_every_kind_has_a_draft_with_all_that_it_must_have(kind: str, made_home: Path) -> None:
+    drafted = json.loads(cli("command", "draft", kind, "--home", made_home).out)
+    assert drafted["kind"] == kind
+    required = {field.encode_name for field in msgspec.structs.fields(PAYLOADS[kind]) if field.required}
+    assert set(drafted["payload"]) == required

@@ -105,6 +105,26 @@ def test_check_of_what_has_no_signature(files: Path) -> None:
     assert json.loads(run(check, "group", files / "broken", "--json").output)["reason"] == "duplicate-member"
 
 
+def test_an_empty_file_is_said_to_be_empty(files: Path) -> None:
+    (files / "empty.json").write_text("\n")
+    for command, extra in ((check, ()), (sign, ("--key", files / "agent.key"))):
+        result = run(command, "command", files / "empty.json", *extra)
+        assert result.exit_code == 1
+        assert "is empty" in str(result.exception)
+    assert "standard input is empty" in str(run(check, "group", "-", input="").exception)
+
+
+def test_nothing_is_written_where_nothing_could_be_signed(files: Path) -> None:
+    target = files / "signed.json"
+    refused = run(sign, "command", write(files, {"kind": "<kind>"}), "--key", files / "agent.key", "-o", target)
+    assert refused.exit_code == 1
+    assert "is to be filled in" in str(refused.exception)
+    assert not target.exists()
+    good = run(sign, "command", write(files, makers.unsigned("command")), "--key", files / "agent.key", "-o", target)
+    assert good.exit_code == 0
+    assert target.read_bytes() == makers.raw(makers.signed("command")) + b"\n"
+
+
 def test_schemas_are_written(files: Path) -> None:
     result = run(schema, files / "schemas", "--json")
     assert result.exit_code == 0
