@@ -59,9 +59,14 @@ def append(directory: Path, count: int) -> list[Result]:
         commands = speaker.messages(groups, count)
         message = signing_bytes(commands[0])
         verify, sign = floors.verify_seconds(message), floors.sign_seconds(message)
+        least = floors.verify_seconds(message, clock=time.thread_time) + floors.sign_seconds(
+            message, clock=time.thread_time
+        )
         fsync = floors.fsync_seconds(directory)
         pipeline(node, speaker.messages(groups, min(count, 500)))
+        processor = time.process_time()
         elapsed = pipeline(node, commands)
+        processor = time.process_time() - processor
         retried = pipeline(node, commands)
         alone: list[float] = []
         for command in speaker.messages(groups, 200):
@@ -71,6 +76,7 @@ def append(directory: Path, count: int) -> list[Result]:
     single = verify + sign + fsync
     return [
         rate("durable Commands, embedded, pipelined", count / elapsed, 1 / (verify + sign)),
+        latency("processor time of a durable Command, all threads", processor / count, least),
         rate("retried Commands answered, embedded", count / retried, 1 / verify),
         latency("lone Command, embedded, p50", percentile(alone, 0.5), single),
         latency("lone Command, embedded, p99", percentile(alone, 0.99), single),

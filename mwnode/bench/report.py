@@ -48,16 +48,16 @@ def latency(name: str, seconds: float, floor_seconds: float | None) -> Result:
     return Result(name, round(seconds * 1e6, 1), "us", floor, ratio)
 
 
-def seconds_of(work: Callable[[], object]) -> float:
-    """How long one call takes, in seconds."""
-    begun = time.perf_counter()
+def seconds_of(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """How long one call takes by a clock, in seconds."""
+    begun = clock()
     work()
-    return time.perf_counter() - begun
+    return clock() - begun
 
 
-def best_of(rounds: int, work: Callable[[], object]) -> float:
+def best_of(rounds: int, work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
     """The shortest of several calls, in seconds: the one that was disturbed least."""
-    return min(seconds_of(work) for _ in range(rounds))
+    return min(seconds_of(work, clock) for _ in range(rounds))
 
 
 def percentile(values: Sequence[float], share: float) -> float:
