@@ -39,16 +39,11 @@ class ArtifactPages:
         principal = self._web.bearer(request).principal
         expected = _expected_hash(request.headers.get("Content-Digest"))
         limit = self._web.authority.limits.artifact_bytes
-        if request.content_length is not None and request.content_length > limit:
-            raise refuse(ErrorCode.PROTOCOL_VIOLATION, f"an Artifact has at most {limit} bytes", status=413)
+        body = self._web.pieces(request, limit, f"an Artifact has at most {limit} bytes")
         writer = self._web.authority.artifacts.begin_put()
         try:
-            size = 0
             piece = bytearray()
-            async for data in request.content.iter_any():
-                size += len(data)
-                if size > limit:
-                    raise refuse(ErrorCode.PROTOCOL_VIOLATION, f"an Artifact has at most {limit} bytes", status=413)
+            async for data in body:
                 piece += data
                 if len(piece) >= PIECE_BYTES:
                     whole, piece = bytes(piece), bytearray()
@@ -124,7 +119,7 @@ class ArtifactPages:
             piece = await self._web.in_thread(lambda: next(pieces, None))
             if piece is None:
                 break
-            await response.write(piece)
+            await self._web.sent(request, response.write(piece))
         await response.write_eof()
         return response
 

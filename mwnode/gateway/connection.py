@@ -30,6 +30,9 @@ class Peer(Protocol):
     async def close(self, code: int, reason: str) -> None:
         """Close after what was written, by the WebSocket's own handshake."""
 
+    def known(self) -> None:
+        """The Agent has authenticated."""
+
     def abort(self) -> None:
         """Cut the connection."""
 

@@ -65,9 +65,7 @@ class Pages:
     async def command(self, request: web.Request) -> web.StreamResponse:
         """``POST /v0.1/commands``: one signed Command; its Events, receipt first, also for a retry (A13, A28)."""
         limit = self._web.authority.limits.frame_bytes
-        if request.content_length is not None and request.content_length > limit:
-            raise refuse(ErrorCode.PROTOCOL_VIOLATION, f"a Command has at most {limit} bytes", status=413)
-        raw = await request.read()
+        raw = await self._web.body(request, limit, f"a Command has at most {limit} bytes")
         if self._web.hub.stopping:
             raise Refusal(
                 Rejection(ErrorCode.BACKPRESSURE, "the node is stopping", "R-19-32", retry_after_ms=BACKPRESSURE_MS)
@@ -80,6 +78,7 @@ class Pages:
         )
         outcome = await self._submit(raw, origin)
         if isinstance(outcome, Accepted):
+            self._web.know(request)
             if outcome.record is None:
                 return raw_json(b'{"events":[%b]}' % b",".join(outcome.events))
             self._web.hub.registry_changed()
@@ -214,8 +213,8 @@ class Pages:
         return web.Response(body=self._metrics.text(), headers={"Content-Type": METRICS_TYPE})
 
 
-def add_routes(app: web.Application, hub: Hub, metrics: Metrics) -> None:
-    """Put the whole HTTP surface into an application."""
+def add_routes(app: web.Application, hub: Hub, metrics: Metrics) -> Web:
+    """Put the whole HTTP surface into an application; the tools that its handlers share."""
     tools = Web(hub)
     app.middlewares.append(answers_of(tools))
     pages, history, artifacts = Pages(tools, metrics), History(tools), ArtifactPages(tools)
@@ -255,3 +254,4 @@ def add_routes(app: web.Application, hub: Hub, metrics: Metrics) -> None:
         tools.close()
 
     app.on_cleanup.append(close)
+    return tools

@@ -42,6 +42,7 @@ from mwnode.trust.verification import Failure
 
 FLUSH_BYTES = 256 * 1024
 """How much is handed to a transport at once."""
+CROWDED = Rejection(ErrorCode.BACKPRESSURE, "the node takes no more connections now", "R-19-32", retry_after_ms=1000)
 NOT_READING = Rejection(
     ErrorCode.BACKPRESSURE,
     "this connection does not read what it is sent; connect again and read while you send",
@@ -71,7 +72,6 @@ class Hub:
         """Told the transport and outcome of every Command, for the metrics."""
         self._mailbox = Mailbox(self._publish, self.flush)
         self._cursors = Cursors(authority, self.post)
-        self._handshaking: set[int] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pump_scheduled = False
         self._flush_scheduled = False
@@ -145,19 +145,11 @@ class Hub:
     def attach(self, peer: Peer) -> Connection | Rejection:
         """Take a new connection, unless there are too many (R-17.3-01)."""
         limits = self.authority.limits
-        waiting = sum(1 for each in self.connections.values() if not each.origin)
-        if (
-            self.stopping
-            or len(self.connections) >= limits.connections
-            or waiting >= limits.unauthenticated_connections
-        ):
-            return Rejection(
-                ErrorCode.BACKPRESSURE, "the node takes no more connections now", "R-19-32", retry_after_ms=1000
-            )
+        if self.stopping or len(self.connections) >= limits.connections:
+            return CROWDED
         connection = Connection(self.authority, self.replies, peer, self._touched)
         connection.engine.accepting = not self.stopping
         self.connections[id(connection)] = connection
-        self._handshaking.add(id(connection))
         return connection
 
     def detach(self, connection: Connection) -> None:
@@ -168,7 +160,6 @@ class Hub:
         connection.outbox.drop()
         connection.relieve()
         self.connections.pop(id(connection), None)
-        self._handshaking.discard(id(connection))
         self._dirty.pop(id(connection), None)
         writer = connection.writer
         # A writer that is closing the transport ends by itself; the close handshake is bounded in time.
@@ -277,7 +268,7 @@ class Hub:
         token, expires_at = self.sessions.issue(actor, engine.key_id, epoch)
         connection.origin = Origin(transport="ws", agent=actor, session_epoch=epoch, key_id=engine.key_id)
         self.delivery.live_by_agent[actor.id] = connection
-        self._handshaking.discard(id(connection))
+        connection.peer.known()
         self.perform(connection, engine.session_opened(outcome, token, expires_at))
 
     def _fence(self, connection: Connection) -> None:

@@ -14,17 +14,18 @@ import contextlib
 import ipaddress
 import logging
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
 from mwnode.gateway.connection import Connection
+from mwnode.gateway.doors import Doors
 from mwnode.gateway.flow import Parcel
 from mwnode.gateway.http import add_routes
-from mwnode.gateway.hub import Hub
+from mwnode.gateway.hub import CROWDED, Hub
+from mwnode.gateway.listener import LISTENER, Listener, visit_of, watch
 from mwnode.gateway.metrics import Metrics
 from mwnode.gateway.ports import Authority
 from mwnode.protocol.errors import Rejection
@@ -64,7 +65,10 @@ class _SocketPeer:
     Frames are neither compressed nor masked (RFC 6455: a server masks nothing), so that many receivers share the bytes.
     """
 
-    def __init__(self, transport: asyncio.Transport, writer: AbstractStreamWriter) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, writer: AbstractStreamWriter, known: Callable[[], None] = lambda: None
+    ) -> None:
+        self.known = known
         self._transport = transport
         self._writer = writer
         self.ended = asyncio.Event()
@@ -134,8 +138,11 @@ async def _websocket(request: web.Request) -> web.StreamResponse:
     transport = request.transport
     if transport is None:
         return socket
-    peer = _SocketPeer(transport, writer)
-    connection = hub.attach(peer)
+    doors, visit = request.app[LISTENER].doors, visit_of(request)
+    assert visit is not None, "every connection came by the listener"
+    peer = _SocketPeer(transport, writer, lambda: doors.know(visit))
+    fits = doors.greet(visit, asyncio.get_running_loop().time())
+    connection = hub.attach(peer) if fits else CROWDED
     if isinstance(connection, Rejection):
         await socket.send_str(hub.replies.error(connection, fatal=True).decode())
         await socket.close(code=WSCloseCode.TRY_AGAIN_LATER)
@@ -170,9 +177,10 @@ async def _receive(hub: Hub, connection: Connection, socket: _Socket) -> None:
 class Server:
     """A listening node. ``port`` is the one that was really taken."""
 
-    def __init__(self, hub: Hub, runner: web.AppRunner, host: str, port: int, secure: bool) -> None:
+    def __init__(self, hub: Hub, runner: web.AppRunner, listener: Listener, host: str, port: int, secure: bool) -> None:
         self.hub = hub
         self._runner = runner
+        self._listener = listener
         self.host = host
         self.port = port
         self.secure = secure
@@ -196,6 +204,7 @@ class Server:
     async def close(self, seconds: float = 5.0) -> None:
         """Stop in order: what was accepted is answered, connections are closed with 1001 (decision E15)."""
         await self.hub.stop(seconds)
+        await self._listener.close()
         await self._runner.cleanup()
 
 
@@ -219,29 +228,31 @@ async def serve(
     """
     if tls is None and not _is_loopback(host):
         raise ValueError(f"{host} is no loopback address: plain text is for loopback only, use TLS there")
-    hub = Hub(authority)
-    app = web.Application(client_max_size=authority.limits.frame_bytes, handler_args={"lingering_time": 1.0})
+    hub, limits = Hub(authority), authority.limits
+    # Each body has a bound of its own.
+    app = web.Application(client_max_size=limits.frame_bytes)
     app[HUB] = hub
+    app.middlewares.append(watch)
     app.router.add_get("/ws", _websocket)
-    add_routes(app, hub, Metrics(hub))
-    runner = web.AppRunner(
-        app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_SECONDS, keepalive_timeout=75.0
+    tools = add_routes(app, hub, Metrics(hub))
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_SECONDS)
+    listening = app[LISTENER] = Listener(
+        runner,
+        Doors(limits.connections, limits.unauthenticated_connections),
+        tools.malformed,
+        tools.seldom,
+        tls=tls,
+        patience=limits.handshake_timeout,
+        send_timeout=limits.send_timeout,
     )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port, ssl_context=tls, backlog=1024)
-        await site.start()
+        taken = await listening.open(host, port)
     except BaseException:
         await runner.cleanup()
         raise
     hub.start()
-    taken = _port_of(runner.addresses)
-    return Server(hub, runner, host, taken, tls is not None)
-
-
-def _port_of(addresses: Sequence[Any]) -> int:
-    port: int = addresses[0][1]
-    return port
+    return Server(hub, runner, listening, host, taken, tls is not None)
 
 
 def _is_loopback(host: str) -> bool:

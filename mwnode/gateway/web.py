@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -14,11 +14,13 @@ from aiohttp.typedefs import Middleware
 
 from mwnode.authority.access import Sight, sight_of
 from mwnode.gateway.hub import Hub
+from mwnode.gateway.listener import LISTENER, visit_of
 from mwnode.gateway.sessions import Bearer
 from mwnode.protocol import strict_json
 from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import HTTP_STATUS, ErrorCode, MissionWeaveError, Rejection, error_document
 from mwnode.protocol.strict_json import JsonFault, SchemaFault
+from mwnode.seldom import Seldom
 from mwnode.store.errors import StoreError
 from mwnode.store.port import ReadTransaction
 
@@ -26,6 +28,11 @@ T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 READERS = 2
 """Threads that read the store for HTTP, so that a large view does not hold up the sockets."""
+PROGRESS_BYTES = 64 * 1024
+"""How much of a body has to come in ``handshake_timeout`` seconds, where that is not the whole rest of it."""
+REFUSALS_LOGGED = 20
+"""Refusals of one kind from one address that are logged in a minute."""
+LOGGED_PATH = 200
 QUESTION_BYTES = 64 * 1024
 """Largest JSON question that is no Command."""
 
@@ -64,6 +71,8 @@ class Web:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.authority = hub.authority
+        self.seldom = Seldom(logger, hub.authority.clock.monotonic)
+        self._refused = Seldom(logger, hub.authority.clock.monotonic, burst=REFUSALS_LOGGED)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="mwnode-http")
 
     def close(self) -> None:
@@ -84,8 +93,10 @@ class Web:
                 return self.error(request, refuse(ErrorCode.PROTOCOL_VIOLATION, "the body is too large", status=413))
             except (web.HTTPException, ConnectionError, asyncio.CancelledError):
                 raise
+            except web.RequestPayloadError:
+                return self.error(request, refuse(ErrorCode.PROTOCOL_VIOLATION, "the body cannot be read", "R-19-34"))
             except StoreError as error:
-                logger.error("%s %s: %s", request.method, request.path, error)
+                self.seldom.log(logging.ERROR, "store", "%s %s: %s", request.method, request.path, error)
                 return self.error(request, refuse(ErrorCode.INTERNAL_ERROR, "the store cannot answer now", "R-19-35"))
             except Exception:
                 logger.exception("%s %s failed", request.method, request.path)
@@ -102,9 +113,15 @@ class Web:
             snapshot_artifact_hash=refusal.snapshot_artifact_hash,
         )
         if refusal.status in (401, 403):
-            where = request.rel_url.raw_path
-            logger.info(
-                "refused %s %s from %s: %s: %s", request.method, where, request.remote, document.code, document.message
+            self._refused.log(
+                logging.INFO,
+                f"{request.remote} {document.code}",
+                "refused %s %s from %s: %s: %s",
+                request.method,
+                request.rel_url.raw_path[:LOGGED_PATH],
+                request.remote,
+                document.code,
+                document.message,
             )
         headers = {}
         if refusal.rejection.retry_after_ms is not None:
@@ -123,7 +140,14 @@ class Web:
         found = self.hub.sessions.bearer(request.headers.get("Authorization"))
         if isinstance(found, Rejection):
             raise Refusal(found)
+        self.know(request)
         return found
+
+    def know(self, request: web.Request) -> None:
+        """The peer has authenticated: its connection is none of the unknown ones any more."""
+        visit = visit_of(request)
+        if visit is not None and not visit.known:
+            request.app[LISTENER].doors.know(visit)
 
     def bearer_if_any(self, request: web.Request) -> Bearer | None:
         """Who asks, where that is known."""
@@ -143,14 +167,58 @@ class Web:
         """Do something slow off the loop."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
+    async def pieces(self, request: web.Request, limit: int, too_large: str) -> AsyncIterator[bytes]:
+        """The body as it comes: its bytes as they are, at most ``limit`` of them, and none too slowly (R-17.3-01).
+
+        What is waited for counts, not what we do with it meanwhile.
+        """
+        if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+            text = "send the bytes themselves, without Content-Encoding"
+            raise refuse(ErrorCode.PROTOCOL_VIOLATION, text, "R-19-34", status=400)
+        if request.content_length is not None and request.content_length > limit:
+            raise refuse(ErrorCode.PROTOCOL_VIOLATION, too_large, status=413)
+        now = asyncio.get_running_loop().time
+        patience = self.authority.limits.handshake_timeout
+        content, size, came, left = request.content, 0, 0, patience
+        while True:
+            since = now()
+            try:
+                async with asyncio.timeout(left):
+                    data = await content.readany()
+            except TimeoutError:
+                text = f"the body comes too slowly: less than {PROGRESS_BYTES} bytes in {patience:g} seconds"
+                raise refuse(ErrorCode.PROTOCOL_VIOLATION, text, "R-17.3-01", status=408) from None
+            if not data and content.at_eof():
+                return
+            size, came, left = size + len(data), came + len(data), left - (now() - since)
+            if size > limit:
+                raise refuse(ErrorCode.PROTOCOL_VIOLATION, too_large, status=413)
+            if came >= PROGRESS_BYTES:
+                came, left = 0, patience
+            yield data
+
+    async def body(self, request: web.Request, limit: int, too_large: str) -> bytes:
+        """A whole body that is small enough to keep."""
+        return b"".join([piece async for piece in self.pieces(request, limit, too_large)])
+
+    async def sent(self, request: web.Request, writing: Awaitable[None]) -> None:
+        """Write some of an answer; a peer that takes nothing of it for too long is cut off (R-17.3-01)."""
+        try:
+            async with asyncio.timeout(self.authority.limits.send_timeout):
+                await writing
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the peer does not take its answer") from None
+
+    def malformed(self, status: int, text: str) -> web.Response:
+        """The answer to what is no HTTP request at all."""
+        refusal = Rejection(ErrorCode.PROTOCOL_VIOLATION, text or "this is no HTTP request", "R-19-34")
+        return json_response(error_document(refusal, self.authority.clock.now().text()), status)
+
     async def question(self, request: web.Request, kind: type[T]) -> T:
         """The typed JSON body of a request that is no Command."""
-        length = request.content_length
-        if length is not None and length > QUESTION_BYTES:
-            raise refuse(ErrorCode.PROTOCOL_VIOLATION, "the body is too large", status=413)
-        raw = await request.read()
-        if len(raw) > QUESTION_BYTES:
-            raise refuse(ErrorCode.PROTOCOL_VIOLATION, "the body is too large", status=413)
+        raw = await self.body(request, QUESTION_BYTES, "the body is too large")
         try:
             return strict_json.decode(raw, kind)
         except JsonFault as fault:

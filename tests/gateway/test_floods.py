@@ -22,7 +22,7 @@ SMALL = {"outbox_frames": 64, "outbox_bytes": 256 * 1024, "frame_bytes": 64 * 10
 
 def pause(wire: Wire) -> Any:
     """Stop a client from reading; its transport."""
-    transport = wire.socket._response.connection.transport  # type: ignore[union-attr]
+    transport: Any = wire.socket._response.connection.transport  # type: ignore[union-attr]
     transport.pause_reading()
     return transport
 
@@ -102,7 +102,7 @@ async def test_one_frame_causes_a_bounded_number_of_errors(served: Served) -> No
 
 @pytest.mark.req("R-17.3-01")
 def test_all_groups_together_fill_the_bounds_too() -> None:
-    outbox = Outbox(100, 1000)
+    outbox: Any = Outbox(100, 1000)
     for group in range(12):
         outbox.put(f"group {group}", parcel((b"x" * 90,)))
     assert outbox.full

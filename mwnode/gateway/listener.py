@@ -1,0 +1,270 @@
+"""Shell: takes connections, at their own pace and within bounds, and ends those that do not get on.
+
+asyncio's own servers take whoever comes, and aiohttp waits for ever for the request of a peer that says nothing. Here
+every connection is counted from its first packet on, and has to finish its TLS handshake and the head of its request in
+time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from mwnode.gateway.doors import Doors, Visit
+from mwnode.seldom import Seldom
+
+BACKLOG = 1024
+KEEPALIVE_SECONDS = 75.0
+"""How long a known peer may be idle between two requests."""
+LINGERING_SECONDS = 1.0
+"""How long the rest of a refused body is read, so that its sender gets to read the refusal."""
+EXHAUSTED_SECONDS = 0.1
+"""How long to wait for a free file descriptor."""
+
+logger = logging.getLogger(__name__)
+
+Malformed = Callable[[int, str], web.Response]
+"""Makes the answer to what is no HTTP request, from its status and what is wrong."""
+
+
+class Exchange(web.RequestHandler):
+    """HTTP on one connection. What a peer does wrong is a line in the log now and then, never a traceback."""
+
+    def __init__(self, server: web.Server, listener: Listener, visit: Visit) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # aiohttp's own runner passes None for no log, too
+            keepalive_timeout=KEEPALIVE_SECONDS,
+            lingering_time=LINGERING_SECONDS,
+            # What is uploaded is what was sent: bytes are never unpacked in silence.
+            auto_decompress=False,
+        )
+        self._listener = listener
+        self.visit = visit
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert isinstance(transport, asyncio.Transport)
+        self.visit.cut = transport.abort
+        self.visit.waiting_since = self._loop.time()
+        self._listener.made(self.visit, transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._listener.lost(self.visit)
+        super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if isinstance(exc, ConnectionError):
+            # The peer has gone: whatever is answered is for nobody.
+            self._listener.seldom.log(logging.INFO, "gone", "a peer went away before it was answered")
+            return self._listener.malformed(status, "")
+        if isinstance(exc, (HttpProcessingError, web.RequestPayloadError)) or status < 500:
+            text = " ".join((message or "this is no HTTP request").split())[:200]
+            where = "HTTP request from %s that cannot be read: %s"
+            self._listener.seldom.log(logging.INFO, "malformed", where, self.visit.address, text)
+            response = self._listener.malformed(400, text)
+            response.force_close()
+            return response
+        return super().handle_error(request, status, exc, message)
+
+    def log_exception(self, *arguments: object, **options: object) -> None:
+        if isinstance(options.get("exc_info"), (ConnectionError, HttpProcessingError, web.RequestPayloadError)):
+            self._listener.seldom.log(logging.INFO, "gone", "a peer went away before it was answered")
+            return
+        self.logger.exception(*arguments, **options)  # type: ignore[arg-type]  # handed on as they came
+
+
+@web.middleware
+async def watch(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Keep in mind whether it is a peer or we who are waited for."""
+    visit = visit_of(request)
+    if visit is None:
+        return await handler(request)
+    visit.waiting_since = None
+    try:
+        return await handler(request)
+    finally:
+        visit.waiting_since = asyncio.get_running_loop().time()
+
+
+def visit_of(request: web.Request) -> Visit | None:
+    """The connection that a request came by."""
+    return request.protocol.visit if isinstance(request.protocol, Exchange) else None
+
+
+class Listener:
+    """Listening sockets and the connections that came by them."""
+
+    def __init__(
+        self,
+        runner: web.AppRunner,
+        doors: Doors,
+        malformed: Malformed,
+        seldom: Seldom,
+        *,
+        tls: ssl.SSLContext | None,
+        patience: float,
+        send_timeout: float,
+    ) -> None:
+        """``patience``: seconds for a TLS handshake, and for the head of a request of an unknown peer."""
+        self.doors = doors
+        self.malformed = malformed
+        self.seldom = seldom
+        self._runner = runner
+        self._tls = tls
+        self._patience = patience
+        self._send_timeout = send_timeout
+        self._sockets: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unsent: dict[Visit, tuple[asyncio.Transport, int, float]] = {}
+
+    async def open(self, host: str, port: int) -> int:
+        """Listen; the port that was taken. OSError when it cannot be."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                self._sockets.append(_listen(family, kind, protocol, (address[0], port, *address[2:])))
+                # One port for all addresses of the host.
+                port = self._sockets[0].getsockname()[1]
+        except BaseException:
+            self._close_sockets()
+            raise
+        for listening in self._sockets:
+            self._spawn(self._accept_for_ever(listening))
+        self._spawn(self._sweep_for_ever())
+        return port
+
+    async def close(self) -> None:
+        """Take no more connections, and give up those that are no further than their TLS handshake."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        for listening in self._sockets:
+            listening.close()
+        self._sockets.clear()
+
+    # --- connections ---
+
+    async def _accept_for_ever(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listening)
+            except ConnectionError:
+                continue
+            except OSError as error:
+                # No file descriptor is left, mostly: whoever has been silent for longest makes room.
+                self.seldom.log(logging.ERROR, "accept", "no connection can be taken now: %s", error)
+                self.doors.expel(loop.time())
+                await asyncio.sleep(EXHAUSTED_SECONDS)
+                continue
+            greeting: list[asyncio.Task[None]] = []
+            visit = self.doors.enter(address[0], loop.time(), lambda greeting=greeting: greeting[0].cancel())  # type: ignore[misc]  # mypy does not type the default
+            if visit is None:
+                self.seldom.log(logging.WARNING, "crowd", "too many connections: one from %s is refused", address[0])
+                accepted.close()
+                continue
+            greeting.append(self._spawn(self._greet(accepted, visit)))
+
+    async def _greet(self, accepted: socket.socket, visit: Visit) -> None:
+        """The TLS handshake, where there is one; from then on the connection lives by itself."""
+        made = False
+
+        def protocol() -> Exchange:
+            assert self._runner.server is not None, "connections come while the runner is set up"
+            return Exchange(self._runner.server, self, visit)
+
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                protocol,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._patience if self._tls is not None else None,
+            )
+            made = True
+        except OSError as error:
+            self.seldom.log(logging.DEBUG, "handshake", "a connection from %s was not made: %s", visit.address, error)
+        finally:
+            if not made:
+                self.doors.leave(visit)
+                accepted.close()
+
+    def made(self, visit: Visit, transport: asyncio.Transport) -> None:
+        """A connection has its transport."""
+        self._unsent[visit] = (transport, 0, 0.0)
+
+    def lost(self, visit: Visit) -> None:
+        """A connection is over."""
+        self.doors.leave(visit)
+        self._unsent.pop(visit, None)
+
+    # --- time ---
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(min(1.0, self._patience / 4))
+            self.sweep(asyncio.get_running_loop().time())
+
+    def sweep(self, now: float) -> None:
+        """End what does not get on."""
+        for visit in self.doors.overdue(now, self._patience):
+            self.doors.leave(visit)
+            visit.cut()
+        for visit, (transport, size, since) in tuple(self._unsent.items()):
+            if visit.websocket or visit.waiting_since is None:
+                # The hub looks after WebSockets; a handler waits for its peer, and is bounded, by itself.
+                continue
+            left = 0
+            with contextlib.suppress(AttributeError):  # a TLS transport that is torn down has nothing unsent
+                left = transport.get_write_buffer_size()
+            if left == 0 or left < size or size == 0:
+                self._unsent[visit] = (transport, left, now)
+            elif now - since > self._send_timeout:
+                transport.abort()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _listen(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # Each family has a socket of its own.
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.setblocking(False)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+LISTENER = web.AppKey("listener", Listener)
