@@ -25,10 +25,12 @@ from mwnode.authority.request import Decision, EventFact
 from mwnode.authority.state import MISSIONS, WORK_ITEMS
 from mwnode.authority.table import (
     MISSION,
+    MISSION_MOVES,
     MISSION_STATES,
     WORK_ITEM,
     WORK_ITEM_ADMITS,
     WORK_ITEM_COMMANDS,
+    WORK_ITEM_MOVES,
     WORK_ITEM_STATES,
 )
 from mwnode.authority.view import View
@@ -89,7 +91,7 @@ def _state_of(view: View, command: Command) -> str:
 
 
 def note_facts(view: View, facts: Iterable[EventFact]) -> None:
-    """Note the Events of one decision and the moves that they are."""
+    """Note the Events of one decision and the moves that they are; each must be a row of the tables (R-10.2-42)."""
     states: dict[str, str] = {}
     for fact in facts:
         CURRENT.add("event", fact.kind)
@@ -99,17 +101,20 @@ def note_facts(view: View, facts: Iterable[EventFact]) -> None:
             before = states.get(fact.work_item_id, None if row is None else row.item.state)
             moved = getattr(payload, "work_item_state", UNSET)
             after = payload.state if moved is UNSET else moved
-            if before is not None and (before, fact.kind) in _WORK_ITEM_EVENTS:
+            if before is not None and fact.kind in _WORK_ITEM_EVENTS:
+                assert after in WORK_ITEM_MOVES.get((before, fact.kind), ()), (before, fact.kind, after)
                 CURRENT.add("move", before, fact.kind, after)
                 states[fact.work_item_id] = after
         if fact.kind in _MISSION_EVENTS:
             group = fact.group_id or ""
             before = next((m.mission.state for m in view.all(MISSIONS) if m.mission.group_id == group), "")
-            CURRENT.add("move", states.get(group, before), fact.kind, payload.state)
+            before = states.get(group, before)
+            assert MISSION_MOVES.get((before, fact.kind)) == payload.state, (before, fact.kind, payload.state)
+            CURRENT.add("move", before, fact.kind, payload.state)
             states[group] = payload.state
 
 
-_WORK_ITEM_EVENTS = {(row.state, row.event) for row in WORK_ITEM}
+_WORK_ITEM_EVENTS = {row.event for row in WORK_ITEM}
 _MISSION_EVENTS = {row.event for row in MISSION}
 
 
