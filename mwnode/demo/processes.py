@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,18 @@ from msgspec import Struct
 
 START_SECONDS = 30
 STOP_SECONDS = 10
+TELL_SECONDS = 10
+"""Between one word about what is still waited for and the next."""
 _COMMAND = (sys.executable, "-m", "mwnode")
 _OWN_VARIABLES = ("MWNODE_HOME", "MWNODE_PASSPHRASE_FILE")
 
 
 class DemoFailure(Exception):
     """The demonstration cannot go on; the text says why, in one line."""
+
+
+class GaveUp(DemoFailure):
+    """Something did not happen in time."""
 
 
 def _environment() -> dict[str, str]:
@@ -125,6 +131,11 @@ class Processes:
             if process.poll() is not None:
                 raise DemoFailure(f"{name} ended with status {process.returncode}: {self.last_words(name)}")
 
+    def tail(self, name: str, lines: int = 10) -> list[str]:
+        """The last lines of a process's log, if it has one."""
+        path = self._logs / f"{name}.log"
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:] if path.exists() else []
+
     def last_words(self, name: str) -> str:
         """The end of a process's log."""
         lines = (self._logs / f"{name}.log").read_text(encoding="utf-8", errors="replace").split("\n")
@@ -132,13 +143,20 @@ class Processes:
 
 
 class Deadline:
-    """A limit on waiting, by the monotonic clock."""
+    """A limit on waiting, by the monotonic clock; says every few seconds what is still waited for."""
 
-    def __init__(self, seconds: float, what: str) -> None:
+    def __init__(self, seconds: float, what: str, told: Callable[[str], None] = lambda text: None) -> None:
+        """``told`` is given what is still waited for, every ten seconds."""
         self._ends = time.monotonic() + seconds
+        self._tells = time.monotonic() + TELL_SECONDS
         self._what = what
+        self._told = told
 
     def check(self) -> None:
-        """DemoFailure when the time is up."""
-        if time.monotonic() > self._ends:
-            raise DemoFailure(f"gave up waiting for {self._what}")
+        """GaveUp when the time is up."""
+        now = time.monotonic()
+        if now > self._ends:
+            raise GaveUp(f"gave up waiting for {self._what}")
+        if now >= self._tells:
+            self._tells = now + TELL_SECONDS
+            self._told(f"still waiting for {self._what}")

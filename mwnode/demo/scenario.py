@@ -13,9 +13,10 @@ from mwnode.client.http import HttpClient
 from mwnode.demo import checks
 from mwnode.demo.assets import assets
 from mwnode.demo.log import GroupLog
-from mwnode.demo.processes import Deadline, DemoFailure, Listening, Processes, run
+from mwnode.demo.processes import Deadline, DemoFailure, GaveUp, Listening, Processes, run
 from mwnode.demo.report import Check, Report, Summary
 from mwnode.home import load_key
+from mwnode.narrative import short
 from mwnode.protocol.documents import Actor
 
 MISSION_SECONDS = 90
@@ -43,10 +44,14 @@ class Scenario:
         with Processes(self.scratch / "logs") as processes:
             listening = self._serve(processes)
             self._register()
-            with self._client(listening) as client:
-                self.check(*checks.registry(client, made["organizationId"]))
-                self._release(processes, listening, client)
-                self._survey(processes, listening)
+            try:
+                with self._client(listening) as client:
+                    self.check(*checks.registry(client, made["organizationId"]))
+                    self._release(processes, listening, client)
+                    self._survey(processes, listening)
+            except GaveUp:
+                self._tell_waiting(processes)
+                raise
             self.report.step("stop every process")
         self.report.step("prove the file, with nothing running")
         self.check(*checks.verified(run("verify", "--home", str(self.home))))
@@ -113,7 +118,7 @@ class Scenario:
     def _follow(
         self, processes: Processes, client: HttpClient, log: GroupLog, state: str, names: tuple[str, ...]
     ) -> None:
-        deadline = Deadline(MISSION_SECONDS, f"the Mission to be {state}")
+        deadline = self._deadline(f"the Mission to be {state}")
 
         def reached(seen: GroupLog) -> bool:
             processes.check_alive(names)
@@ -121,6 +126,24 @@ class Scenario:
 
         for event in log.follow(client, reached, deadline):
             self._show(log, event)
+
+    def _deadline(self, what: str) -> Deadline:
+        return Deadline(MISSION_SECONDS, what, self.report.step)
+
+    def _tell_waiting(self, processes: Processes) -> None:
+        """What is waited for, and the last words of whoever is awaited; tried while everything still runs."""
+        reader = ("--home", str(self.home), "--key", str(self._key("olivia")))
+        try:
+            entries: list[dict[str, Any]] = run("waiting", *reader)
+        except DemoFailure as error:
+            self.report.step("the node cannot tell what it waits for", because=str(error))
+            entries = []
+        for entry in entries:
+            self.report.step(f"waits for {short(entry['who']['id'])}", action=entry["action"], on=entry["on"]["id"])
+        awaited = dict.fromkeys([*(short(entry["who"]["id"]) for entry in entries), "node"])
+        for name in awaited:
+            for line in processes.tail(name):
+                self.report.step(f"{name}.log", line=line)
 
     def _show(self, log: GroupLog, event: dict[str, Any]) -> None:
         self.report.event(log.narrator.tell(event), event, log.board)
@@ -163,7 +186,7 @@ class Scenario:
         created = self._create(listening, plan)
         log = GroupLog(created["groupId"])
         with self._client(listening) as client:
-            deadline = Deadline(MISSION_SECONDS, "two WorkItems to be active at once")
+            deadline = self._deadline("two WorkItems to be active at once")
             for event in log.follow(client, lambda seen: Counter(seen.states().values())["active"] >= 2, deadline):
                 self._show(log, event)
         before = log.encoded()

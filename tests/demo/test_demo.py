@@ -6,10 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mwnode.demo import processes, scenario
 from mwnode.demo.assets import assets
+from mwnode.demo.processes import Deadline, GaveUp
+from mwnode.demo.report import Check, Summary
 from tests.cli.support import cli, environment
 
 
@@ -54,3 +58,46 @@ def test_a_home_that_is_taken_is_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_what_the_demonstration_needs_is_where_it_looks() -> None:
     assert {"plans", "project", "executors"} <= {path.name for path in assets().iterdir()}
+
+
+class Heard:
+    """A report that keeps its steps."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, dict[str, Any]]] = []
+
+    def step(self, text: str, **facts: Any) -> None:
+        self.steps.append((text, facts))
+
+    def event(self, *_: Any) -> None:
+        """Events are of no interest here."""
+
+    def check(self, check: Check) -> None:
+        assert check.passed, check
+
+    def end(self, summary: Summary) -> None:
+        raise AssertionError("it was to be given up")
+
+
+def test_what_is_waited_for_is_said_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "TELL_SECONDS", 0.0)
+    told: list[str] = []
+    deadline = Deadline(60, "the Mission to be approved", told.append)
+    deadline.check()
+    deadline.check()
+    assert told == ["still waiting for the Mission to be approved"] * 2
+
+
+@pytest.mark.timeout(120)
+def test_giving_up_tells_who_is_awaited_and_what_they_said_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scenario, "MISSION_SECONDS", 0.0)
+    heard = Heard()
+    with pytest.raises(GaveUp, match="gave up waiting for the Mission to be awaiting_approval"):
+        scenario.Scenario(tmp_path / "home", heard).run()
+    waits = [(text, facts["action"]) for text, facts in heard.steps if text.startswith("waits for ")]
+    assert waits
+    logs = {text for text, facts in heard.steps if text.endswith(".log") and facts["line"]}
+    assert logs <= {"node.log", "coordinator.log", "builder.log", "scribe.log"}
+    assert logs
