@@ -18,6 +18,7 @@ import pytest
 from mwnode.client import Client
 from mwnode.coordinator.plan import load_plan
 from mwnode.coordinator.runner import CoordinatorError, CoordinatorOptions, run_coordinator
+from mwnode.enrolment import Capability
 from mwnode.gateway.server import Server, serve, server_tls
 from mwnode.system import OsEntropy, SystemClock
 from mwnode.testing import Harness, MissionHandle, Participant
@@ -77,6 +78,12 @@ goal = "Sort words.txt"
 inputs = ["words.txt"]
 deliverables = [ { id = "sorted", path = "sorted.txt", mediaType = "text/plain" } ]
 criteria = [ { id = "sorted", description = "in order", check = "exit 0" } ]
+"""
+ASSESSED = '{ id = "clear", description = "reads well", evidence = ["reviewer_assessment"] }'
+CRITIC = """\
+grep -q pear inputs/sort/sorted.txt
+line='{"criterionId": "clear", "type": "reviewer_assessment", "result": "passed", "method": "read it"}'
+echo "{\\"evidence\\": $line}" >> "$MWNODE_PROGRESS"
 """
 EXECUTOR = """\
 import hashlib, json, os, sys, time
@@ -298,6 +305,24 @@ async def test_the_function_of_the_readme_is_a_worker(world: World) -> None:
     assert len(mission.row.submitted_artifacts) == 1
     content = b"".join(world.harness.node.artifacts.read(mission.row.submitted_artifacts[0]))
     assert content == b"apple\npear\n"
+
+
+@pytest.mark.req("R-13.2-04")
+async def test_a_reviewer_is_asked_and_its_assessment_counts(world: World) -> None:
+    (world.path / "words.txt").write_text("pear\napple\n")
+    asked = SORT.replace('check = "exit 0" } ]', f'check = "exit 0" }}, {ASSESSED} ]')
+    (world.path / "plan.toml").write_text(asked)
+    (world.path / "critic.sh").write_text(CRITIC)
+    critic = await asyncio.to_thread(world.harness.agent, "critic", (Capability(id="mwnode.review"),))
+    world.coordinate()
+    world.work(world.harness.workers[0], command="sh -c 'sort inputs/words.txt > outputs/sorted.txt'")
+    world.work(critic, command=f"sh {world.path / 'critic.sh'}")
+    mission = await world.mission()
+    await world.until(lambda: mission.state == "awaiting_approval")
+    accepted = [event["payload"] for event in mission.events() if event["kind"] == "work.result.accepted"]
+    given = [one for payload in accepted for one in payload["evidence"] if one["type"] == "reviewer_assessment"]
+    assert [(one["generatedBy"]["id"], one["method"]) for one in given] == [(critic.id, "read it")]
+    assert len(mission.row.submitted_artifacts) == 1, "what was said about the work is no result of the Mission"
 
 
 async def test_the_coordinator_of_one_mission_ends_with_it(world: World) -> None:
