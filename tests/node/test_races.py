@@ -96,3 +96,24 @@ async def test_presence_renews_and_accepts_nothing(served: Served) -> None:
     assert offered.state == "offered"
     over = worker.refused("work.accept_offer", {"workItemId": offered.work_item_id}, group_id=mission.group_id)
     assert over.code == "WORK_OFFER_EXPIRED"
+
+
+@pytest.mark.req("R-8-17", "R-17.2-01")
+async def test_what_a_filter_holds_back_stays_in_the_history(served: Served) -> None:
+    mwnode = served.harness
+    mission = mwnode.mission()
+    worker = mwnode.workers[0]
+    mission.add(worker)
+    wire = await served.agent(worker)
+    head = len(mission.events())
+    position = {"groupId": mission.group_id, "afterSequence": head, "attention": {"eventKinds": ["work.authorized"]}}
+    await wire.follow(position)
+    said = {"messageId": "urn:test:message:1", "conversationId": f"{mission.group_id}:mission", "content": "hello"}
+    mwnode.owner.send("message.post", said, group_id=mission.group_id)
+    assert await wire.silent()
+    reader = served.http(worker)
+    path = f"/v0.1/groups/{mission.group_id.replace(':', '%3A')}/events?after={head}"
+    page = await asyncio.to_thread(reader.get, path)
+    assert [event["payload"]["message"]["messageId"] for event in page["events"]] == ["urn:test:message:1"]
+    replayed = await wire.follow(mission.group_id, after=head)
+    assert [event["kind"] for event in replayed] == ["message.posted"]
