@@ -13,8 +13,9 @@ import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -24,10 +25,9 @@ from mwnode.authority.policy import Policy
 from mwnode.protocol.documents import Actor
 from mwnode.protocol.identifiers import uuid7_urn
 from mwnode.protocol.limits import Limits
+from mwnode.protocol.plain_words import plain
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.trust import keys
-
-T = TypeVar("T")
 
 HOME_VARIABLE = "MWNODE_HOME"
 DEFAULT_HOME = "mwnode-home"
@@ -35,6 +35,8 @@ DEFAULT_PORT = 8765
 SETTINGS_FORMAT = 1
 SERVER_HOSTS = ("127.0.0.1", "::1", "localhost")
 _SEED_BYTES = 32
+_UNKNOWN = re.compile(r"unknown field `(.+)`")
+_MISSING = re.compile(r"missing required field `(.+)`")
 _KEY_NAME = re.compile(r"\A[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}\Z")
 
 
@@ -241,7 +243,7 @@ def open_home(path: Path | str) -> Home:
         raise HomeError(f"{settings_path}: {error}") from error
     if values.get("format", SETTINGS_FORMAT) > SETTINGS_FORMAT:
         raise HomeError(f"{settings_path} has format {values['format']}: a newer mwnode made it, so use that one")
-    return Home(path, _typed(values, Settings, settings_path))
+    return Home(path, _settings(values, text, settings_path))
 
 
 def create_home(path: Path | str, clock: Clock, entropy: Entropy) -> Home:
@@ -327,11 +329,46 @@ def load_key(path: Path, passphrase: bytes | None = None) -> keys.SigningKey:
         raise HomeError(f"{path} is no usable key file: {error}") from error
 
 
-def _typed(values: Mapping[str, Any], kind: type[T], source: Path) -> T:
+def _settings(values: Mapping[str, Any], text: str, source: Path) -> Settings:
+    """The settings, typed; HomeError with line and key of the mistake, and the nearest key for an unknown one."""
     try:
-        return msgspec.convert(values, kind)
+        return msgspec.convert(values, Settings)
     except msgspec.ValidationError as error:
-        raise HomeError(f"{source}: {error}") from error
+        told, _, expression = plain(str(error)).partition(" - at `")
+        path = re.findall(r"\w+", expression)
+        unknown, missing = _UNKNOWN.search(told), _MISSING.search(told)
+        if unknown:
+            path.append(unknown[1])
+            near = get_close_matches(unknown[1], _keys_beside(path), n=1)
+            told = "unknown key" + (
+                f"; did you mean {near[0]}?" if near else "; see the comments of a fresh mwnode.toml"
+            )
+        elif missing:
+            path.append(missing[1])
+            told = "is missing"
+        raise HomeError(f"{_place(source, text, path)}: {told}") from error
+
+
+def _keys_beside(path: list[str]) -> list[str]:
+    """The keys that may stand where the last one of a path does."""
+    kind: Any = Settings
+    for name in path[:-1]:
+        kind = next(field.type for field in msgspec.structs.fields(kind) if field.name == name)
+    return list(kind.__struct_fields__)
+
+
+def _place(source: Path, text: str, path: list[str]) -> str:
+    """File, line and key; without the line where it cannot be found."""
+    table, wanted = "", ".".join(path)
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = re.match(r"\s*\[\s*([\w.]+)\s*\]", line)
+        key = re.match(r"\s*([\w.]+)\s*=", line)
+        if header:
+            table = header[1]
+        here = table if header else ".".join(part for part in (table, key[1]) if part) if key else ""
+        if here and here == wanted:
+            return f"{source}:{number}: {wanted}"
+    return f"{source}: {wanted}" if wanted else str(source)
 
 
 def _lock(descriptor: int, mode: int) -> bool:

@@ -93,8 +93,13 @@ def test_a_home_that_cannot_be_made_is_said_in_one_line(tmp_path: Path) -> None:
 
 BAD_SETTINGS = {
     "no TOML": ("format =", "mwnode.toml"),
-    "an unknown policy": ("[policy]\nfresh = 1\n", "fresh"),
-    "a wrong type": ("[policy]\nfreshness_window = 'long'\n", r"policy\.freshness_window"),
+    "an unknown policy": ("[policy]\nfresh = 1\n", r"policy\.fresh: unknown key; "),
+    "a misspelt policy": (
+        "[policy]\nmesage_rate = 1\n",
+        r"toml:\d+: policy\.mesage_rate: .* did you mean message_rate\?",
+    ),
+    "a misspelt table": ("[policy]\n[limit]\n", r"toml:\d+: limit: unknown key; did you mean limits\?"),
+    "a wrong type": ("[policy]\nfreshness_window = 'long'\n", r"toml:\d+: policy\.freshness_window: Expected `int`"),
     "a limit out of range": ("[limits]\nframe_bytes = 0\n", r"limits\.frame_bytes"),
     "a newer format": ("format = 99\n", "newer mwnode"),
     "no organization": ("format = 1\n", "organization"),

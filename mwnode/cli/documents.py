@@ -12,8 +12,7 @@ import msgspec
 from mwnode.cli.exits import Failure
 from mwnode.cli.output import emit, facts
 from mwnode.cli.reach import at, reach
-from mwnode.cli.target import Target, at_home, at_node, passphrase
-from mwnode.home import load_key
+from mwnode.cli.target import Target, at_home, at_node, read_key
 from mwnode.protocol import frames, jcs, schemas, strict_json
 from mwnode.protocol.documents import SIGNED_DOCUMENTS, DocumentKind
 from mwnode.protocol.errors import UnsupportedVersion
@@ -63,7 +62,7 @@ def sign(target: Target, kind: DocumentKind, file: str, key_file: Path, output: 
     Without its protected time (issuedAt, occurredAt, ...) the present time is put in. -o FILE writes a file only when
     there is something to write; `mwnode command draft KIND` prints a Command to fill in.
     """
-    key = load_key(key_file, passphrase(key_file))
+    key = read_key(key_file)
     raw = _read(file)
     try:
         mapping = strict_json.parse(raw)

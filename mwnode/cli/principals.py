@@ -15,8 +15,8 @@ from mwnode.cli.compose import ENTROPY, now
 from mwnode.cli.exits import Failure
 from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.reach import Reach, at
-from mwnode.cli.target import Target, passphrase
-from mwnode.home import load_key, make_key
+from mwnode.cli.target import Target, read_key
+from mwnode.home import make_key
 from mwnode.narrative import short
 from mwnode.protocol.documents import Actor
 from mwnode.trust.ed25519 import KEY_BYTES, decode_base64url
@@ -109,7 +109,7 @@ def kept_key(target: Target, name: str, principal: Actor) -> PublicKey:
     home = target.home
     path = home.key_path(name)
     if path.exists():
-        key = load_key(path, passphrase(path))
+        key = read_key(path)
         if key.principal != principal:
             raise Failure(f"{path} is the key of {key.principal.type} {key.principal.id}: choose another name")
         return PublicKey(key.key_id, key.public_key, path, fresh=False)

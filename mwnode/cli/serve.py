@@ -19,10 +19,10 @@ from mwnode.cli.exits import Failure
 from mwnode.cli.init import make
 from mwnode.cli.inside import Inside, Workers, check
 from mwnode.cli.output import emit
-from mwnode.cli.target import Target, at_home, passphrase
+from mwnode.cli.target import Target, at_home, read_key
 from mwnode.gateway.server import Server, server_tls
 from mwnode.gateway.server import serve as listen
-from mwnode.home import Announcement, Home, Served, load_key, open_home
+from mwnode.home import Announcement, Home, Served, open_home
 from mwnode.node import Node
 
 STOP_SECONDS = 5.0
@@ -65,7 +65,7 @@ def _inside(home: Home, text: str) -> Inside:
     path = Path(name)
     if not path.exists():
         path = home.key_path(name)
-    return Inside(load_key(path, passphrase(path)), command)
+    return Inside(read_key(path), command)
 
 
 def _found(path: Path) -> Home:

@@ -19,14 +19,16 @@ from mwnode.store.verify import verify as verify_store
 
 
 @click.command()
+@click.argument("file", metavar="[FILE]", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @at_home
-def verify(target: Target) -> None:
+def verify(target: Target, file: Path | None) -> None:
     """Prove HOME's file again: every signature, hash, sequence, chain value, index, Artifact and row.
 
-    Exit 1 when anything is not as it must be; each finding names its place. The file may be in use by its node.
+    FILE in place of HOME's is proven for itself: a backup, or a node.mdb of any other place. Exit 1 when anything is
+    not as it must be; each finding names its place. The file may be in use by its node.
     """
     with progress() as show:
-        report = verify_store(target.home.store_path, progress=show)
+        report = verify_store(file or target.home.store_path, progress=show)
     lines = [f"{finding.kind}: {finding.where}: {finding.detail}" for finding in report.findings]
     lines += [f"warning: {warning.detail}" for warning in report.warnings]
     counted = f"{report.groups} Groups, {report.events} Events, {report.artifacts} Artifacts"

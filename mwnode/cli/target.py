@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,8 +43,7 @@ class Target:
 
     def key(self, name: str) -> SigningKey:
         """The key that signs: the file given by --key, else HOME's key of that name."""
-        path = self.key_option or self.home.key_path(name)
-        return load_key(path, passphrase(path))
+        return read_key(self.key_option or self.home.key_path(name))
 
     def agent_key(self) -> SigningKey:
         """The key of an Agent's process: --key, which has no default; UsageError without it."""
@@ -51,7 +51,16 @@ class Target:
             raise click.UsageError(
                 "an Agent acts with a key of its own: give --key FILE (`mwnode agent add` makes one)"
             )
-        return load_key(self.key_option, passphrase(self.key_option))
+        return read_key(self.key_option)
+
+
+def read_key(path: Path) -> SigningKey:
+    """The key in a file, opened with its passphrase where it is sealed. Warns on stderr when others can read it too."""
+    key = load_key(path, passphrase(path))
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        click.echo(f"mwnode: warning: others can read the key file {path} (mode {mode:o}): chmod 600 {path}", err=True)
+    return key
 
 
 def passphrase(path: Path) -> bytes | None:

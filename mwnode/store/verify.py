@@ -20,6 +20,7 @@ from mwnode.authority.views import policy_log
 from mwnode.protocol import jcs
 from mwnode.protocol.documents import Command, Event, FirstAdmissionRecord
 from mwnode.protocol.instants import parse
+from mwnode.protocol.plain_words import plain
 from mwnode.store.artifacts import checked_chunk, manifests
 from mwnode.store.environment import LmdbReading, LmdbStore
 from mwnode.store.errors import StoreCorrupt, StoreError
@@ -97,7 +98,7 @@ class _Check:
 
     def find(self, kind: str, where: str, detail: str) -> None:
         if len(self.findings) < FINDINGS_MAX:
-            self.findings.append(Finding(kind, where, detail))
+            self.findings.append(Finding(kind, where, plain(detail)))
 
     def _registry(self) -> Registry | None:
         bindings = []

@@ -25,6 +25,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MWNODE_HOME", str(tmp_path / "no-home"))
     (tmp_path / "agent.key").write_bytes(keys.dump(AGENT))
     (tmp_path / "human.key").write_bytes(keys.dump(HUMAN))
+    for path in tmp_path.glob("*.key"):
+        path.chmod(0o600)
     (tmp_path / "registry.json").write_text(json.dumps(registry().export()))
     return tmp_path
 

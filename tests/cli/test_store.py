@@ -93,3 +93,27 @@ def test_a_home_whose_store_is_gone_says_so(home: Path) -> None:
     assert done.status == 1
     assert "mwnode init" in done.err
     assert len(done.err.splitlines()) == 1
+
+
+def test_a_backup_is_verified_where_it_lies(home: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.mdb"
+    assert cli("backup", copy, "--home", home).status == 0
+    whole = cli("verify", copy, "--home", tmp_path / "nowhere", "--json").json
+    assert whole["ok"]
+    assert whole["events"] == cli("verify", "--home", home, "--json").json["events"]
+    damage(copy, CONTENT, 3)
+    damaged = cli("verify", copy)
+    assert damaged.status == 1
+    assert cli("verify", "--home", home).status == 0
+    assert cli("verify", tmp_path / "none.mdb").status == 2
+
+
+def test_a_key_file_that_others_can_read_is_warned_about(tmp_path: Path) -> None:
+    home = tmp_path / "fresh"
+    assert cli("init", home).status == 0
+    assert cli("mission", "list", "--home", home).err == ""
+    (home / "keys" / "owner.key").chmod(0o644)
+    warned = cli("mission", "list", "--home", home, "--json")
+    assert warned.status == 0
+    assert "chmod 600" in warned.err
+    assert warned.json == {"missions": []}
