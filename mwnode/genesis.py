@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from mwnode.authority.case import Services
-from mwnode.authority.state import KEYS, PRINCIPALS, KeyRow, PrincipalRow
+from mwnode.authority.state import KEYS
 from mwnode.client.commands import signed_command
 from mwnode.home import Home, HomeError
 from mwnode.protocol.commands import CORE, Binding
@@ -19,6 +19,7 @@ from mwnode.protocol.identifiers import uuid7_urn
 from mwnode.protocol.instants import Instant
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.store.audit import AUDIT_KEY_META, AuditSeal
+from mwnode.store.founding import Founding, keep_founding
 from mwnode.store.port import ReadTransaction, Store, WriteTransaction
 from mwnode.trust.keys import SigningKey
 from mwnode.trust.registry import Registry
@@ -50,13 +51,11 @@ def valid_from(now: Instant, freshness_window: int) -> str:
 def found(store: Store, home: Home, root: SigningKey, now: Instant) -> None:
     """Write the Organization and its root key into an empty store."""
     binding = binding_of(root, valid_from(now, home.policy.freshness_window))
-    root_principals = (home.registry_service, home.authority_service)
+    founding = Founding(binding, (home.registry_service, home.authority_service))
 
     def write(transaction: WriteTransaction) -> None:
         transaction.put_meta(ORGANIZATION_META, home.organization_id.encode())
-        transaction.put(KEYS, KeyRow(binding, 1))
-        for principal in root_principals:
-            transaction.put(PRINCIPALS, PrincipalRow(principal))
+        keep_founding(transaction, founding)
 
     store.write(write)
 

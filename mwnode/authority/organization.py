@@ -189,7 +189,6 @@ def bind_key(case: Case) -> None:
     _keep_record(
         case, payload, "key bound", {"keyId": binding.key_id, "principal": msgspec.to_builtins(binding.principal)}
     )
-    _answer_key(case, binding.key_id)
 
 
 def restrict_key(case: Case) -> None:
@@ -206,7 +205,6 @@ def restrict_key(case: Case) -> None:
     ends = {"validUntil": payload.valid_until, "revokedAt": payload.revoked_at}
     stated = {name: end for name, end in ends.items() if end is not None}
     _keep_record(case, payload, "key restricted", {"keyId": payload.key_id, **stated})
-    _answer_key(case, payload.key_id)
 
 
 def register_profile(case: Case) -> None:
@@ -227,7 +225,6 @@ def register_profile(case: Case) -> None:
                 )
     details: JsonObject = {"profileUri": profile.profile_uri, "version": profile.version}
     _keep_record(case, payload, "extension profile registered", details)
-    case.record = {"profile": msgspec.to_builtins(profile)}
 
 
 def _keep_record(
@@ -235,12 +232,16 @@ def _keep_record(
 ) -> None:
     record(case.view, payload, case.now_text)
     case.note_policy(decision, details)
+    case.record = answer(case.view, payload)
 
 
-def _answer_key(case: Case, key_id: str) -> None:
-    row = case.view.get(KEYS, key_id)
+def answer(view: View, payload: KeyBind | KeyRestrict | ProfileRegister) -> JsonObject:
+    """What the sender of a Registry Command gets in place of an Event, once its rows are there."""
+    if isinstance(payload, ProfileRegister):
+        return {"profile": msgspec.to_builtins(payload.profile)}
+    row = view.get(KEYS, payload.binding.key_id if isinstance(payload, KeyBind) else payload.key_id)
     assert row is not None
-    case.record = {"binding": written(row.binding)}
+    return {"binding": written(row.binding)}
 
 
 def record(view: Overlay, payload: KeyBind | KeyRestrict | ProfileRegister, accepted_at: str) -> None:

@@ -25,7 +25,7 @@ from mwnode.protocol.ports import Clock
 from mwnode.store.chunking import Chunker
 from mwnode.store.environment import LmdbReading, LmdbStore, LmdbWriting, hash_bytes
 from mwnode.store.errors import StoreCorrupt
-from mwnode.store.layout import ARTIFACT_HEAD, CHUNK_ENTRY, RECORD, U32, U64
+from mwnode.store.layout import ARTIFACT_HEAD, CHUNK_ENTRY, RECORD, U32, U64, checked, unchecked
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class Manifest(Struct, frozen=True):
 def encode_manifest(size: int, microseconds: int, chunks: list[tuple[bytes, int]]) -> bytes:
     """The record of an Artifact."""
     head = ARTIFACT_HEAD.pack(RECORD, size, microseconds, len(chunks))
-    return head + b"".join([CHUNK_ENTRY.pack(*chunk) for chunk in chunks])
+    return checked(head + b"".join([CHUNK_ENTRY.pack(*chunk) for chunk in chunks]))
 
 
 def decode_manifest(content_hash: str, value: bytes) -> Manifest:
@@ -95,8 +95,9 @@ def decode_manifest(content_hash: str, value: bytes) -> Manifest:
     if len(value) < ARTIFACT_HEAD.size:
         raise StoreCorrupt(f"the record of {where} is cut short; restore it from a backup", where)
     version, size, microseconds, count = ARTIFACT_HEAD.unpack_from(value)
-    body = value[ARTIFACT_HEAD.size :]
-    if version != RECORD or len(body) != count * CHUNK_ENTRY.size:
+    record = unchecked(value)
+    body = b"" if record is None else record[ARTIFACT_HEAD.size :]
+    if version != RECORD or record is None or len(body) != count * CHUNK_ENTRY.size:
         raise StoreCorrupt(f"the record of {where} is damaged; restore it from a backup", where)
     chunks = tuple(CHUNK_ENTRY.iter_unpack(body))
     if sum(length for _, length in chunks) != size:
@@ -192,7 +193,10 @@ class Artifacts:
         self._lock = threading.Lock()
         self._uploads = 0
         # Uploads that a dead process left half-way.
-        writer.call(release_all_uploads).result()
+        with store.read() as view:
+            left = view.pages.count("uploads")
+        if left:
+            writer.call(release_all_uploads).result()
 
     def begin_put(self) -> ArtifactWriter:
         """Start an upload."""

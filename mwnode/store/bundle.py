@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from mwnode.authority.state import GROUPS, KEYS, PRINCIPALS, KeyRow, PrincipalRow
+from mwnode.authority.state import GROUPS
 from mwnode.protocol import jcs
 from mwnode.protocol.commands import Binding
 from mwnode.protocol.documents import Actor, Signature
@@ -28,6 +28,7 @@ from mwnode.store.carry import TargetExists, make_durable
 from mwnode.store.environment import LmdbReading, LmdbStore, LmdbWriting
 from mwnode.store.errors import StoreCorrupt, StoreError, StoreFull
 from mwnode.store.fold import rebuild
+from mwnode.store.founding import Founding, keep_founding
 from mwnode.store.keychain import BrokenChain, follow_keys, root_of
 from mwnode.store.layout import U32
 from mwnode.store.transfer import Conflict, copy, known_better, select
@@ -149,9 +150,7 @@ def found(txn: LmdbWriting, organization_id: str, root: Binding, authority: Acto
     """The first rows of a store of that Organization: its root key, and the services that it vouches for."""
     txn.put_meta("organization", organization_id.encode())
     txn.put_authority(authority)
-    txn.put(KEYS, KeyRow(root, 1))
-    for principal in (root.principal, authority):
-        txn.put(PRINCIPALS, PrincipalRow(principal))
+    keep_founding(txn, Founding(root, (root.principal, authority)))
 
 
 @contextmanager

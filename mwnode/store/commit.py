@@ -22,6 +22,7 @@ from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.instants import Instant
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.store.batch import Batch, Poisoned, Waiting
+from mwnode.store.dues import is_sound, rebuild_dues
 from mwnode.store.environment import LmdbStore, LmdbWriting
 from mwnode.store.errors import StoreError, StoreUnavailable
 from mwnode.store.outcome import INTERNAL, Accepted, CommittedEvent, Outcome
@@ -129,10 +130,17 @@ class Committer:
     def _prepare_store(self) -> None:
         """Say in the file which service accepts documents, and learn what is due."""
         authority = self._services.authority
+        with self._store.read() as view:
+            if view.authority == authority and is_sound(view):
+                # Nothing to write: a node also opens where no room is left.
+                self._next_due = view.next_due()
+                return
 
         def prepare(txn: LmdbWriting) -> None:
             if txn.authority != authority:
                 txn.put_authority(authority)
+            if not is_sound(txn):
+                _log.warning("the index of what comes due was damaged: %s entries made again", rebuild_dues(txn))
             self._next_due = txn.next_due()
 
         self._store.write(prepare)

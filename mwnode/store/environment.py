@@ -15,7 +15,7 @@ from mwnode.protocol.documents import Actor, GroupSnapshot
 from mwnode.protocol.limits import Limits
 from mwnode.store.errors import StoreCorrupt
 from mwnode.store.group_log import Heads
-from mwnode.store.layout import ARTIFACT_HEAD, U32, U64, text_key
+from mwnode.store.layout import ARTIFACT_HEAD, COUNTED, U32, U64, checked, text_key
 from mwnode.store.mapped_file import MappedFile
 from mwnode.store.pages import ReadPages, WritePages
 from mwnode.store.port import AuditRow
@@ -61,12 +61,12 @@ class LmdbReading(RowReading):
     def cursor(self, agent_id: str, group_id: str) -> int:
         number = self.group_number(group_id)
         value = None if number is None else self.pages.get("cursors", text_key(agent_id) + U32.pack(number))
-        return 0 if value is None else int(U64.unpack(value)[0])
+        return 0 if value is None else int(U64.unpack_from(value)[0])
 
     def cursors(self, agent_id: str) -> list[tuple[str, int]]:
         agent = text_key(agent_id)
         found = self.pages.scan("cursors", agent, agent + b"\xff" * 5)
-        return [(self.group_name(U32.unpack(key[-4:])[0]), U64.unpack(value)[0]) for key, value in found]
+        return [(self.group_name(U32.unpack(key[-4:])[0]), U64.unpack_from(value)[0]) for key, value in found]
 
     def document(self, content_hash: str) -> bytes | None:
         key = hash_bytes(content_hash)
@@ -103,7 +103,7 @@ class LmdbWriting(RowWriting, LmdbReading):
     def put_cursor(self, agent_id: str, group_id: str, sequence: int) -> None:
         if sequence > self.cursor(agent_id, group_id):
             key = text_key(agent_id) + U32.pack(self.number_for(group_id))
-            self.pages.put("cursors", key, U64.pack(sequence))
+            self.pages.put("cursors", key, checked(U64.pack(sequence), key))
 
     def put_document(self, content: bytes) -> str:
         key = hashlib.sha256(content).digest()
@@ -118,9 +118,6 @@ class LmdbWriting(RowWriting, LmdbReading):
 
     def put_audit(self, row: AuditRow) -> int:
         return super().put_audit(row if self.audit_seal is None else self.audit_seal(row))
-
-    def put_meta(self, name: str, value: bytes) -> None:
-        self.pages.put("meta", name.encode(), value)
 
     def put_authority(self, authority: Actor) -> None:
         """Name the service that accepts documents and signs Events."""
@@ -144,6 +141,13 @@ class LmdbWriting(RowWriting, LmdbReading):
         finally:
             txn.abort()
         self.own, self.touched, self.counters = inner.own, inner.touched, inner.counters
+        self.pages.changed |= inner.pages.changed
+
+    def keep_counts(self) -> None:
+        """Note how many entries there are of what nothing else counts; the last thing before a commit."""
+        for db in self.pages.changed & COUNTED:
+            self.pages.put("proofs", b"count " + db.encode(), U64.pack(self.pages.count(db)))
+        self.pages.flush("proofs")
 
 
 class LmdbStore:
@@ -204,6 +208,7 @@ class LmdbStore:
             writing = LmdbWriting(WritePages(txn, self.file.dbs), self._shared, self._cache, self.audit_seal)
             result = change(writing)
             writing.pages.flush_all()
+            writing.keep_counts()
             committed.append(writing)
             return result
 

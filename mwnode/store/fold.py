@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from mwnode.authority.evolve import evolve, fact_of
 from mwnode.authority.intake import typed_payload
+from mwnode.authority.organization import answer, record
 from mwnode.authority.request import EventFact
 from mwnode.authority.state import (
     KEYS,
@@ -36,19 +37,24 @@ from mwnode.authority.state import (
     Table,
 )
 from mwnode.authority.view import Overlay
-from mwnode.protocol.commands import Payload
+from mwnode.protocol import jcs
+from mwnode.protocol.commands import CORE, Payload
 from mwnode.protocol.documents import Command, Event, PolicyLogEntry
 from mwnode.store.environment import LmdbReading, LmdbStore, LmdbWriting
 from mwnode.store.errors import StoreCorrupt
-from mwnode.store.log_records import LogRecord
+from mwnode.store.founding import founding_of, put_founding
+from mwnode.store.log_records import LogRecord, decode_command_record
 from mwnode.store.projections import decode_row
 from mwnode.store.trim import related_groups, trimmed_groups
 
 Progress = Callable[[str, int, int], None]
 
 ROOTS: Final[tuple[Table[Any], ...]] = (KEYS, PRINCIPALS, PROFILES)
-"""Tables that Registry Commands and the founding of the store write without any Event; they are no fold of the log."""
-FOLDED: Final[tuple[Table[Any], ...]] = tuple(table for table in TABLES if table not in ROOTS)
+"""Tables that Registry Commands and the founding of the store write without any Event; trimming touches none."""
+FOLDED: Final[tuple[Table[Any], ...]] = tuple(TABLES)
+REGISTRY_KINDS: Final = frozenset({f"{CORE}.key_bind", f"{CORE}.key_restrict", f"{CORE}.profile_register"})
+"""Commands that leave rows and a record, and no Event (decision F7)."""
+_REGISTRY_NEEDLES: Final = tuple(f'"kind":"{kind}"'.encode() for kind in sorted(REGISTRY_KINDS))
 RECORDS_PER_STEP: Final = 512
 ROWS_PER_FLUSH: Final = 4096
 
@@ -127,7 +133,7 @@ class Scope:
 
     def tells(self, table: Table[Any], row: Row) -> bool:
         """Whether folding the log gives this very row."""
-        if not self.untold:
+        if not self.untold or table in ROOTS:
             return True
         if isinstance(row, AccountRow):
             return row.account_id not in self._accounts
@@ -160,24 +166,86 @@ class Scope:
         return None
 
 
+class Registered(Struct, frozen=True):
+    """What a Registry Command left, as replay tells it."""
+
+    number: int
+    actor_id: str
+    action_id: str
+    record: bytes
+
+
+class _RegistryCommands:
+    """The Registry Commands of a store in the order in which they were accepted."""
+
+    def __init__(self, source: LmdbReading) -> None:
+        self._found = _registry_commands(source)
+        self._next = next(self._found, None)
+        self.registered: list[Registered] = []
+
+    def fold_before(self, txn: LmdbWriting, view: _Folded, number: int | None) -> None:
+        """Make the rows of those before the Command of that number; ``None`` = of all."""
+        while self._next is not None and (number is None or self._next[0] < number):
+            own, accepted_at, command = self._next
+            where = f"command {own}"
+            try:
+                payload: Any = typed_payload(command)
+                overlay = Overlay(view)
+                record(overlay, payload, accepted_at)
+                for table, row in overlay.changes.values():
+                    txn.put(table, row)
+                told = jcs.canonical(answer(overlay, payload))
+            except Exception as error:
+                raise StoreCorrupt(f"{where} ({command.kind}) cannot be folded: {error!r}", where) from error
+            self.registered.append(Registered(own, command.actor.id, command.action_id, told))
+            self._next = next(self._found, None)
+
+
+def _registry_commands(source: LmdbReading) -> Iterator[tuple[int, str, Command]]:
+    for key, value in source.pages.scan("commands", b""):
+        if not any(needle in value for needle in _REGISTRY_NEEDLES):
+            continue
+        number = int.from_bytes(key, "big")
+        _, accepted_at, raw = decode_command_record(number, value)
+        try:
+            command = msgspec.json.decode(raw, type=Command)
+        except msgspec.MsgspecError as error:
+            raise StoreCorrupt(f"command {number} cannot be read: {error}", f"command {number}") from error
+        if command.kind in REGISTRY_KINDS:
+            yield number, accepted_at, command
+
+
 @contextmanager
-def folded_rows(source: LmdbReading, progress: Progress, scope: Scope | None = None) -> Iterator[LmdbStore]:
-    """A store of its own that holds the rows of every folded table. StoreCorrupt names the Event that stops it."""
+def folded_rows(
+    source: LmdbReading, progress: Progress, scope: Scope | None = None, registered: list[Registered] | None = None
+) -> Iterator[LmdbStore]:
+    """A store of its own that holds the rows of every folded table. StoreCorrupt names the Event that stops it.
+
+    ``registered`` is filled with what the Registry Commands left.
+    """
     scope = scope or Scope(source)
     with tempfile.TemporaryDirectory(prefix="mwnode-fold-") as directory:
         target = LmdbStore.open(Path(directory) / "fold.mdb", durable=False)
         try:
             target.write(lambda txn: _seed(txn, source, scope))
-            _fold(target, source, progress, scope)
+            registry = _RegistryCommands(source)
+            _fold(target, source, progress, scope, registry)
+            if registered is not None:
+                registered += registry.registered
             yield target
         finally:
             target.close()
 
 
 def _seed(txn: LmdbWriting, source: LmdbReading, scope: Scope) -> None:
-    for table in ROOTS:
-        for row in source.each(table):
-            txn.put(table, row)
+    founding = founding_of(source)
+    if founding is not None:
+        put_founding(txn, founding)
+    else:
+        # The file does not tell its root: what it says of keys is taken as it is.
+        for table in ROOTS:
+            for row in source.each(table):
+                txn.put(table, row)
     if scope.untold:
         for table in FOLDED:
             for row in source.each(table):
@@ -185,17 +253,26 @@ def _seed(txn: LmdbWriting, source: LmdbReading, scope: Scope) -> None:
                     txn.put(table, row)
 
 
-def _fold(target: LmdbStore, source: LmdbReading, progress: Progress, scope: Scope) -> None:
+def _fold(
+    target: LmdbStore, source: LmdbReading, progress: Progress, scope: Scope, registry: _RegistryCommands
+) -> None:
     heads: dict[str, tuple[int, str]] = {}
     untold = {source.group_number(group_id) for group_id in scope.untold}
     total = source.pages.count("log")
     position = done = 0
     while records := source.records(position, RECORDS_PER_STEP):
-        facts = [replayed_fact(source, record) for record in records if record.group_number not in untold]
+        facts = [
+            (record.command_number, replayed_fact(source, record))
+            for record in records
+            if record.group_number not in untold
+        ]
 
-        def step(txn: LmdbWriting, facts: list[EventFact] = facts) -> None:
-            for fact in facts:
-                overlay = Overlay(_Folded(txn, source, heads))
+        def step(txn: LmdbWriting, facts: list[tuple[int | None, EventFact]] = facts) -> None:
+            view = _Folded(txn, source, heads)
+            for number, fact in facts:
+                if number is not None:
+                    registry.fold_before(txn, view, number)
+                overlay = Overlay(view)
                 if fact.group_id is not None and fact.sequence is not None:
                     heads[fact.group_id] = (fact.sequence, fact.occurred_at)
                 try:
@@ -210,15 +287,21 @@ def _fold(target: LmdbStore, source: LmdbReading, progress: Progress, scope: Sco
         position = records[-1].position
         done += len(records)
         progress("rows", done, total)
+    target.write(lambda txn: registry.fold_before(txn, _Folded(txn, source, heads), None))
 
 
 def compare_rows(source: LmdbReading, progress: Progress) -> Iterator[tuple[str, str, str]]:
-    """Where the rows are not the fold of the log: kind, where, detail."""
+    """Where the rows, and the records of Registry Commands, are not what the log tells: kind, where, detail."""
     try:
         scope = Scope(source)
-        with folded_rows(source, progress, scope) as store, store.read() as folded:
+        registered: list[Registered] = []
+        with folded_rows(source, progress, scope, registered) as store, store.read() as folded:
             for table in FOLDED:
                 yield from _compare_table(table, source, folded, scope)
+        for each in registered:
+            receipt = source.receipt(each.actor_id, each.action_id)
+            if receipt is None or receipt.record != each.record:
+                yield "receipt", f"command {each.number}", "the record in its receipt is not what the Command leaves"
     except StoreCorrupt as error:
         yield "projection", error.where, str(error)
 

@@ -12,6 +12,8 @@ import msgspec
 from mwnode.protocol.documents import Actor, Command, FirstAdmissionRecord, PolicyLogEntry
 from mwnode.store.errors import StoreCorrupt
 from mwnode.store.layout import (
+    CHAIN_END,
+    CHAINED_HEAD,
     HASH_BUCKET,
     PLACE,
     RECEIPT_HEAD,
@@ -19,9 +21,12 @@ from mwnode.store.layout import (
     TRIM_HEAD,
     U32,
     U64,
+    meta_check,
     next_chain,
+    policy_end,
     receipt_key,
     text_key,
+    unchecked,
 )
 from mwnode.store.log_records import (
     LogRecord,
@@ -50,7 +55,10 @@ _AUDIT = msgspec.json.Decoder(AuditRow)
 _encode = msgspec.json.Encoder().encode
 
 ORGANIZATION_NUMBER: Final = 0
-_HASH_PREFIX: Final = 16
+AUDIT_END: Final = b"audit"
+AUDIT_START: Final = b"audit start"
+"""In ``proofs``: the newest audit row, and the newest of those that were forgotten."""
+HASH_PREFIX: Final = 16
 _POSITION: Final = b"position"
 _ERASED: Final = b"erased"
 """Set while pages may still hold the bytes of erased Events."""
@@ -68,6 +76,32 @@ class Heads:
 def admission_id(signing_hash: bytes) -> str:
     """The record ID of a Command's or Event's admission: one per signing hash (R-6.4-52)."""
     return f"urn:mwnode:admission:{signing_hash.hex()}"
+
+
+def unchained(value: bytes, where: str) -> tuple[bytes, bytes]:
+    """Chain value and JSON of an entry of a chained log. StoreCorrupt when it is none."""
+    if len(value) < CHAINED_HEAD.size:
+        raise StoreCorrupt(f"{where} is cut short; run 'mwnode verify'", where)
+    version, chain = CHAINED_HEAD.unpack_from(value)
+    if version != RECORD:
+        raise StoreCorrupt(f"{where} has record version {version}; run 'mwnode verify'", where)
+    return chain, value[CHAINED_HEAD.size :]
+
+
+def decode_policy(value: bytes, where: str) -> PolicyLogEntry:
+    """The entry of a policy log in a record. StoreCorrupt when there is none."""
+    try:
+        return _POLICY.decode(unchained(value, where)[1])
+    except msgspec.MsgspecError as error:
+        raise StoreCorrupt(f"{where} cannot be read: {error}", where) from error
+
+
+def decode_audit(value: bytes, where: str) -> AuditRow:
+    """The protected diagnostic in a record. StoreCorrupt when there is none."""
+    try:
+        return _AUDIT.decode(unchained(value, where)[1])
+    except msgspec.MsgspecError as error:
+        raise StoreCorrupt(f"{where} cannot be read: {error}", where) from error
 
 
 class LogReading:
@@ -99,13 +133,13 @@ class LogReading:
             value = self.pages.get("group_names", U32.pack(number))
             if value is None:
                 raise StoreCorrupt(f"Group number {number} has no name", f"group_names {number}")
-            name = value.decode()
+            name = _text(value, f"group_names {number}")
             self.shared.name_of[number] = name
             self.shared.number_of[name] = number
         return name
 
     def groups(self) -> list[str]:
-        return [value.decode() for _, value in self.pages.scan("group_names", b"")]
+        return [_text(value, f"group_names {key.hex()}") for key, value in self.pages.scan("group_names", b"")]
 
     # --- Events ---
 
@@ -189,8 +223,13 @@ class LogReading:
         value = self.pages.get("trims", U32.pack(number))
         if value is None:
             return None
-        _, through, chain, snapshot, size = TRIM_HEAD.unpack_from(value)
-        time = value[TRIM_HEAD.size : TRIM_HEAD.size + size].decode()
+        where = f"trims {number}"
+        if len(value) < TRIM_HEAD.size:
+            raise StoreCorrupt(f"{where} is cut short; restore a backup", where)
+        version, through, chain, snapshot, size = TRIM_HEAD.unpack_from(value)
+        if version != RECORD or unchecked(value) is None:
+            raise StoreCorrupt(f"{where} is damaged; restore a backup", where)
+        time = _text(value[TRIM_HEAD.size : TRIM_HEAD.size + size], where)
         return Trim(through, chain, time, f"sha256:{snapshot.hex()}")
 
     def trimmed(self, group_id: str) -> Trim | None:
@@ -207,8 +246,13 @@ class LogReading:
         return self.pages.get("receipts", key)
 
     def _receipt(self, value: bytes) -> Receipt:
-        _, signing_hash, number, count = RECEIPT_HEAD.unpack_from(value)
+        try:
+            version, signing_hash, number, count = RECEIPT_HEAD.unpack_from(value)
+        except struct.error as error:
+            raise StoreCorrupt("a receipt is cut short; run 'mwnode verify'", "receipts") from error
         end = RECEIPT_HEAD.size + count * PLACE.size
+        if version != RECORD or end > len(value):
+            raise StoreCorrupt(f"the receipt of Command {number} is damaged; run 'mwnode verify'", f"command {number}")
         places = PLACE.iter_unpack(value[RECEIPT_HEAD.size : end])
         events = tuple((self.group_name(group), sequence) for group, sequence in places)
         return Receipt(signing_hash, events, value[end:] or None, number)
@@ -218,11 +262,9 @@ class LogReading:
 
     def command_number(self, signing_hash: bytes) -> int | None:
         """Number of the accepted Command of that signing hash; one seek for each bucket of the index."""
-        newest = self.pages.last("commands", b"")
-        if newest is None:
-            return None
-        prefix = signing_hash[:_HASH_PREFIX]
-        for bucket in range(U64.unpack(newest[0])[0] // HASH_BUCKET, -1, -1):
+        # Numbers are gap-free from 1, so that the count is the highest; a damaged key must not make this loop long.
+        prefix = signing_hash[:HASH_PREFIX]
+        for bucket in range(self.pages.count("commands") // HASH_BUCKET, -1, -1):
             value = self.pages.get("command_hashes", U32.pack(bucket) + prefix)
             if value is None:
                 continue
@@ -288,11 +330,28 @@ class LogReading:
         if number is None or limit <= 0:
             return []
         found = self.pages.scan("policy_log", PLACE.pack(number, after + 1), PLACE.pack(number + 1, 0))
-        return [_POLICY.decode(value) for _, value in islice(found, limit)]
+        return [decode_policy(value, f"policy log entry {key.hex()}") for key, value in islice(found, limit)]
 
     def audit(self, after: int, limit: int) -> list[tuple[int, AuditRow]]:
         found = self.pages.scan("audit", U64.pack(after + 1))
-        return [(U64.unpack(key)[0], _AUDIT.decode(value)) for key, value in islice(found, limit)]
+        return [(U64.unpack(key)[0], decode_audit(value, f"audit {key.hex()}")) for key, value in islice(found, limit)]
+
+    def chain_end(self, name: bytes) -> tuple[int, bytes]:
+        """Number and chain value of a chained log's newest entry."""
+        value = self.pages.get("proofs", name)
+        if value is None:
+            return 0, NO_CHAIN
+        if len(value) != CHAIN_END.size:
+            raise StoreCorrupt(f"the end of a log is damaged ({name.hex()}); run 'mwnode verify'", "proofs")
+        number, chain = CHAIN_END.unpack(value)
+        return number, chain
+
+
+def _text(value: bytes, where: str) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise StoreCorrupt(f"{where} is no text; run 'mwnode verify'", where) from error
 
 
 class LogWriting(LogReading):
@@ -410,19 +469,29 @@ class LogWriting(LogReading):
     def forget_erasures(self) -> bool:
         """Free pages hold no erased Event any more; whether any did."""
         pending = self.pages.get("meta", _ERASED) is not None
-        self.pages.delete("meta", _ERASED)
+        self.drop_meta(_ERASED.decode())
         return pending
 
     def remember_erasures(self, pending: bool = True) -> None:
         """Free pages may hold bytes of erased Events until the file is compacted (decision F41)."""
         if pending:
-            self.pages.put("meta", _ERASED, b"1")
+            self.put_meta(_ERASED.decode(), b"1")
+
+    def put_meta(self, name: str, value: bytes) -> None:
+        key = name.encode()
+        self.pages.put("meta", key, value)
+        self.pages.put("proofs", b"meta " + key, meta_check(key, value))
+
+    def drop_meta(self, name: str) -> None:
+        """Forget a value."""
+        self.pages.delete("meta", name.encode())
+        self.pages.delete("proofs", b"meta " + name.encode())
 
     def put_command(self, signing_hash: bytes, command: bytes, accepted_at: str) -> int:
         number = self._next("commands", U64)
         key = U64.pack(number)
         self.pages.put("commands", key, encode_command_record(signing_hash, command, accepted_at))
-        bucket = U32.pack(number // HASH_BUCKET) + signing_hash[:_HASH_PREFIX]
+        bucket = U32.pack(number // HASH_BUCKET) + signing_hash[:HASH_PREFIX]
         before = self.pages.buffers["command_hashes"].get(bucket) or b""
         self.pages.put("command_hashes", bucket, before + key)
         return number
@@ -449,15 +518,25 @@ class LogWriting(LogReading):
 
     def put_policy(self, group_id: str | None, entry: PolicyLogEntry) -> None:
         number = ORGANIZATION_NUMBER if group_id is None else self.number_for(group_id)
-        name = f"policy_log {number}"
-        count = self.counters.get(name)
-        if count is None:
-            newest = self.pages.last("policy_log", PLACE.pack(number, 0), PLACE.pack(number + 1, 0))
-            count = 0 if newest is None else int(PLACE.unpack(newest[0])[1])
-        self.counters[name] = count + 1
-        self.pages.put("policy_log", PLACE.pack(number, count + 1), _encode(entry))
+        count, value = self._chained(policy_end(number), _encode(entry))
+        self.pages.put("policy_log", PLACE.pack(number, count), value)
 
     def put_audit(self, row: AuditRow) -> int:
-        number = self._next("audit", U64)
-        self.pages.put("audit", U64.pack(number), _encode(row))
+        number, value = self._chained(AUDIT_END, _encode(row))
+        self.pages.put("audit", U64.pack(number), value)
         return number
+
+    def forget_audit(self, number: int) -> None:
+        """Remove the oldest protected diagnostic; the chain goes on from it."""
+        key = U64.pack(number)
+        value = self.pages.get("audit", key)
+        if value is not None:
+            self.pages.put("proofs", AUDIT_START, CHAIN_END.pack(number, unchained(value, f"audit {number}")[0]))
+            self.pages.delete("audit", key)
+
+    def _chained(self, end: bytes, content: bytes) -> tuple[int, bytes]:
+        """Number and record of a chained log's next entry."""
+        number, chain = self.chain_end(end)
+        chain = next_chain(chain, content)
+        self.pages.put("proofs", end, CHAIN_END.pack(number + 1, chain))
+        return number + 1, CHAINED_HEAD.pack(RECORD, chain) + content

@@ -14,7 +14,7 @@ from blake3 import blake3
 from mwnode.protocol.instants import Instant
 
 FORMAT: Final = 1
-"""Version of the whole file, in ``meta`` under ``format``. A reader refuses a newer one."""
+"""Version of the whole file, in ``meta`` under ``format``. A newer one is refused, an older one migrated."""
 RECORD: Final = 1
 """Version byte of every record."""
 
@@ -31,20 +31,22 @@ DATABASES: Final[dict[str, str]] = {
     "command_hashes": "bucket of Command numbers, signing hash prefix -> Command number",
     "admissions": "number -> First-Admission Record of an embedded document",
     "admission_hashes": "signing hash -> number in admissions",
-    "registry": "revision -> Registry evidence",
     "entities": "table code, text key -> row",
     "listing": "table code, Group number, text key -> nothing",
-    "due": "microseconds, table code, text key -> due text, key",
-    "policy_log": "Group number, number -> PolicyLogEntry",
+    "due": "microseconds, table code, text key -> time, key, and the due text it stands for where that is another",
+    "policy_log": "Group number, number -> chained PolicyLogEntry",
     "cursors": "text key of the Agent, Group number -> sequence",
     "documents": "SHA-256 -> bytes",
-    "audit": "number -> AuditRow",
+    "audit": "number -> chained AuditRow",
     "artifacts": "SHA-256 -> manifest record",
     "chunks": "BLAKE3 -> bytes",
     "chunk_references": "BLAKE3 -> how many places in manifests name the chunk",
     "uploads": "upload, place -> BLAKE3 of a chunk whose Artifact is not finished",
-    "snapshots": "Group number, through sequence -> signed snapshot",
+    "proofs": "what verify compares with where nothing else tells: heads of chains, checks of meta, counts of entries",
 }
+
+COUNTED: Final = frozenset({"due", "documents", "cursors", "artifacts", "trims"})
+"""Databases of whose entries the number is kept: that one is gone could not be told otherwise."""
 
 U32 = struct.Struct(">I")
 U64 = struct.Struct(">Q")
@@ -59,6 +61,12 @@ RECEIPT_HEAD = struct.Struct(">B32sQH")
 """Version, signing hash, Command number, how many places follow. The rest is the Registry record, if any."""
 TRIM_HEAD = struct.Struct(">BQ32s32sB")
 """Version, through sequence, chain, SHA-256 of the snapshot, length of the time that follows."""
+CHAINED_HEAD = struct.Struct(">B32s")
+"""Version, chain value: BLAKE3 of the one before and of the JSON that is the rest."""
+CHAIN_END = struct.Struct(">Q32s")
+"""Number of an entry and its chain value, in ``proofs``."""
+CHECK_BYTES: Final = 8
+"""Bytes of BLAKE3 at the end of a record that nothing else proves."""
 
 HASH_BUCKET: Final = 1024
 """Command hashes are indexed in buckets of so many Commands: an insert then touches a few pages near the end of the
@@ -102,6 +110,15 @@ def due_key(due: Instant, table_code: int, key: bytes) -> bytes:
     return U64.pack(due.whole_microseconds() + _BIAS) + bytes((table_code,)) + key
 
 
+PARKED: Final = b"\xff" * 8
+"""In the place of a time: the row was looked at, and nothing more comes of the due time that it still names."""
+
+
+def parked_key(table_code: int, key: bytes) -> bytes:
+    """Place in the due index of a row that has been looked at for good."""
+    return PARKED + bytes((table_code,)) + key
+
+
 def due_bound(until: Instant) -> bytes:
     """The first 8 bytes of the last due keys that can be due at ``until``."""
     return U64.pack(until.whole_microseconds() + _BIAS)
@@ -118,9 +135,30 @@ def event_id_in(event: bytes) -> str:
     return event[start : event.index(b'"', start)].decode()
 
 
-def next_chain(chain: bytes, signing_hash: bytes) -> bytes:
-    """The chain value after one more Event."""
-    return blake3(chain + signing_hash).digest()
+def next_chain(chain: bytes, content: bytes) -> bytes:
+    """The chain value after one more Event, given its signing hash, or after one more entry, given its JSON."""
+    return blake3(chain + content).digest()
+
+
+def policy_end(number: int) -> bytes:
+    """Where in ``proofs`` the end of a Group's policy log stands."""
+    return b"policy" + U32.pack(number)
+
+
+def meta_check(key: bytes, value: bytes) -> bytes:
+    """What ``proofs`` keeps of a value in ``meta``."""
+    return blake3(key + b"\0" + value).digest()
+
+
+def checked(record: bytes, key: bytes = b"") -> bytes:
+    """The record with a check of itself and of its key at its end."""
+    return record + blake3(key + record).digest(CHECK_BYTES)
+
+
+def unchecked(value: bytes, key: bytes = b"") -> bytes | None:
+    """The record without its check; ``None`` when the check is another."""
+    record = value[:-CHECK_BYTES]
+    return record if blake3(key + record).digest(CHECK_BYTES) == value[-CHECK_BYTES:] else None
 
 
 ARTIFACT_HEAD = struct.Struct(">BQQI")

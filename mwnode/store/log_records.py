@@ -81,8 +81,10 @@ def encode_command_record(signing_hash: bytes, command: bytes, accepted_at: str)
 def decode_command_record(number: int, value: bytes) -> tuple[bytes, str, bytes]:
     """Signing hash, acceptance time and bytes of an accepted Command."""
     try:
-        _, signing_hash, size = COMMAND_HEAD.unpack_from(value)
+        version, signing_hash, size = COMMAND_HEAD.unpack_from(value)
         accepted = value[COMMAND_HEAD.size : COMMAND_HEAD.size + size].decode()
     except (ValueError, struct.error) as error:
         raise StoreCorrupt(f"the record of Command {number} cannot be read", f"command {number}") from error
+    if version != RECORD:
+        raise StoreCorrupt(f"the record of Command {number} has version {version}", f"command {number}")
     return signing_hash, accepted, value[COMMAND_HEAD.size + size :]

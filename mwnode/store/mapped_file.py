@@ -152,7 +152,8 @@ class MappedFile:
                 lock=not self.read_only or writable_directory,
                 mode=0o600,
                 readahead=False,
-                meminit=False,
+                # Otherwise what the process had in memory, keys included, lies in the unused parts of pages.
+                meminit=True,
                 max_readers=READERS_MAX,
                 max_dbs=len(DATABASES) + 8,
                 max_spare_txns=SPARE_TRANSACTIONS,

@@ -112,6 +112,8 @@ class DueEntry(Struct, frozen=True):
     table_code: int
     key: str
     due: str
+    stands_for: str = ""
+    """The due text that the row gave, where the entry was postponed since."""
 
 
 class ReadTransaction(View, Protocol):

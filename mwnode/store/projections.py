@@ -17,7 +17,7 @@ from mwnode.authority.state import TABLES, R, Row, Table
 from mwnode.protocol.instants import Instant, parse
 from mwnode.store.errors import StoreCorrupt
 from mwnode.store.group_log import LogReading, LogWriting
-from mwnode.store.layout import RECORD, U32, due_bound, due_key, text_key
+from mwnode.store.layout import PARKED, RECORD, U32, due_bound, due_key, parked_key, text_key
 from mwnode.store.port import DueEntry
 from mwnode.store.shapes import check_of
 
@@ -87,6 +87,15 @@ def encode_row(table: Table[R], row: R) -> bytes:
     return _VERSION + encoded
 
 
+def due_parts(value: bytes) -> tuple[str, str, str]:
+    """Time of an entry of the due index, key of its row, and the due text of the row that it stands for."""
+    try:
+        due, key, *stands_for = value.decode().split("\0")
+    except ValueError as error:
+        raise StoreCorrupt("an entry of the due index cannot be read; restart the node", "due") from error
+    return due, key, stands_for[0] if stands_for else due
+
+
 class RowReading(LogReading):
     """Adds the rows to a read transaction."""
 
@@ -129,15 +138,15 @@ class RowReading(LogReading):
         for place, value in self.pages.scan("due", b""):
             if place[:8] > bound or len(found) >= limit:
                 break
-            due, _, key = value.decode().partition("\0")
+            due, key, stands_for = due_parts(value)
             # Equal in whole microseconds is not yet due: the digits beyond decide (R-2-06).
             if parse(due) <= until:
-                found.append(DueEntry(place[8], key, due))
+                found.append(DueEntry(place[8], key, due, stands_for))
         return found
 
     def next_due(self) -> Instant | None:
-        for _, value in islice(self.pages.scan("due", b""), 1):
-            return parse(value.decode().partition("\0")[0])
+        for _, value in islice(self.pages.scan("due", b"", PARKED), 1):
+            return parse(due_parts(value)[0])
         return None
 
 
@@ -222,9 +231,19 @@ class RowWriting(LogWriting, RowReading):
             self.pages.put("due", due_key(parse(after), code, text_key(key)), f"{after}\0{key}".encode())
 
     def drop_due(self, entry: DueEntry) -> None:
-        self.pages.delete("due", due_key(parse(entry.due), entry.table_code, text_key(entry.key)))
+        self._remove_due(entry)
+        table = _BY_CODE[entry.table_code]
+        row = self.get(table, entry.key)
+        named = None if row is None or table.due is None else table.due(row)
+        if named is not None and named == entry.stands_for:
+            # Kept where no time reaches it, so that a row whose entry is gone can be told from this one.
+            place = parked_key(entry.table_code, text_key(entry.key))
+            self.pages.put("due", place, f"\0{entry.key}\0{named}".encode())
 
     def postpone_due(self, entry: DueEntry, until: Instant) -> None:
-        self.drop_due(entry)
+        self._remove_due(entry)
         key = due_key(until, entry.table_code, text_key(entry.key))
-        self.pages.put("due", key, f"{until.text()}\0{entry.key}".encode())
+        self.pages.put("due", key, f"{until.text()}\0{entry.key}\0{entry.stands_for}".encode())
+
+    def _remove_due(self, entry: DueEntry) -> None:
+        self.pages.delete("due", due_key(parse(entry.due), entry.table_code, text_key(entry.key)))

@@ -19,7 +19,7 @@ from mwnode.authority.views import state_body
 from mwnode.protocol.documents import GroupSnapshot
 from mwnode.store.environment import LmdbReading, LmdbWriting
 from mwnode.store.errors import StoreCorrupt, StoreError
-from mwnode.store.layout import PLACE, RECORD, TRIM_HEAD, U32, U64, text_key
+from mwnode.store.layout import PLACE, RECORD, TRIM_HEAD, U32, U64, checked, text_key
 from mwnode.store.log_records import decode_command_record, decode_log_record, encode_command_record
 from mwnode.store.port import Trim
 from mwnode.store.snapshots import archival_snapshot
@@ -120,7 +120,7 @@ def encode_trim(trim: Trim) -> bytes:
     """The record of a trimmed beginning."""
     time = trim.last_occurred_at.encode()
     snapshot = bytes.fromhex(trim.snapshot_artifact_hash.removeprefix("sha256:"))
-    return TRIM_HEAD.pack(RECORD, trim.through, trim.chain, snapshot, len(time)) + time
+    return checked(TRIM_HEAD.pack(RECORD, trim.through, trim.chain, snapshot, len(time)) + time)
 
 
 def trimmed_groups(view: LmdbReading) -> dict[str, Trim]:

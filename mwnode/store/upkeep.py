@@ -18,7 +18,6 @@ from mwnode.protocol.instants import Instant, parse
 from mwnode.protocol.ports import Clock
 from mwnode.store.environment import LmdbStore, LmdbWriting
 from mwnode.store.errors import StoreError
-from mwnode.store.layout import U64
 from mwnode.store.outcome import CommittedEvent
 from mwnode.store.trim import trim_group
 
@@ -112,6 +111,6 @@ def forget_audits(txn: LmdbWriting, kept_from: Instant) -> int:
     for number, row in txn.audit(0, AUDITS_PER_STEP):
         if parse(row.at) >= kept_from:
             break
-        txn.pages.delete("audit", U64.pack(number))
+        txn.forget_audit(number)
         gone += 1
     return gone
