@@ -313,6 +313,13 @@ def make_key(name: str, principal: Actor, organization_id: str, entropy: Entropy
     return keys.generate(key_id, principal, organization_id, entropy.random(_SEED_BYTES))
 
 
+def seal_key(path: Path, passphrase: bytes, entropy: Entropy) -> keys.SigningKey:
+    """Seal the seed in a key file by a passphrase, in place; HomeError when it is sealed already, or no key file."""
+    key = load_key(path)
+    _write_private(path, keys.dump(key, passphrase, entropy=entropy))
+    return key
+
+
 def load_key(path: Path, passphrase: bytes | None = None) -> keys.SigningKey:
     """The key in a key file; HomeError when it is absent, damaged, or sealed by another passphrase."""
     try:

@@ -35,7 +35,7 @@ from mwnode.store.snapshots import Snapshots, with_uploaded
 from mwnode.store.upkeep import Upkeep
 from mwnode.system import OsEntropy, SystemClock
 from mwnode.tokens import NodeTokens
-from mwnode.trust.keys import SigningKey
+from mwnode.trust.keys import SigningKey, is_sealed
 from mwnode.trust.registry import Registry
 from mwnode.trust.verification import Failure
 from mwnode.verifier import Submission, Verifier
@@ -115,7 +115,7 @@ class Node:
         entropy = entropy or OsEntropy()
         home = _home_at(Path(path), clock, entropy)
         authority_key = home.key("authority")
-        organization_key = home.key("organization") if home.key_path("organization").exists() else None
+        organization_key = _open_key(home, "organization")
         store = LmdbStore.open(home.store_path, durable=durable, limits=home.limits)
         try:
             with store.read() as view:
@@ -123,7 +123,7 @@ class Node:
                 new = genesis.is_empty(view)
             if new:
                 if organization_key is None:
-                    raise HomeError(f"{home.key_path('organization')} is missing: a new store needs the root key once")
+                    raise HomeError(f"{home.key_path('organization')} is missing or sealed: a new store needs it once")
                 genesis.found(store, home, organization_key, clock.now())
             store.audit_seal = genesis.audit_seal(store, home, entropy)
             policy = adopt_policy(store, home, clock, entropy)
@@ -288,9 +288,9 @@ class Node:
     def _bind_own_keys(self) -> None:
         """Bind the authority's and the first human's key once; later starts find them bound."""
         missing = [
-            self.home.key(name)
-            for name in ("authority", "owner")
-            if self.home.key_path(name).exists() and self._registry.resolve(self.home.key(name).key_id) is None
+            key
+            for key in (_open_key(self.home, name) for name in ("authority", "owner"))
+            if key is not None and self._registry.resolve(key.key_id) is None
         ]
         if missing and self.organization_key is not None:
             genesis.bind_keys(self.send, self.organization_key, missing, self.home, self._clock, self._entropy)
@@ -331,6 +331,14 @@ class Node:
 
     def _replace_registry(self, registry: Registry) -> None:
         self._registry = registry
+
+
+def _open_key(home: Home, name: str) -> SigningKey | None:
+    """A key of HOME that lies open in its file; ``None`` when it is kept elsewhere or sealed: then people sign."""
+    path = home.key_path(name)
+    if not path.exists() or is_sealed(path.read_bytes()):
+        return None
+    return home.key(name)
 
 
 def _session_epoch(accepted: Accepted) -> int:

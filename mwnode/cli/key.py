@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
-from mwnode.cli.compose import now
+from mwnode.cli.compose import ENTROPY, now
 from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.output import emit, facts, table
 from mwnode.cli.principals import KEY_RESTRICT, bind, given_key, kept_key, key_options, take_back, valid_from
 from mwnode.cli.reach import at, reach
-from mwnode.cli.target import Target, at_node
+from mwnode.cli.target import Target, at_home, at_node, new_passphrase
+from mwnode.home import seal_key
 from mwnode.protocol import instants
 from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import MissionWeaveError
@@ -71,6 +73,20 @@ def revoke(target: Target, key_id: str, valid_until: str | None) -> None:
         key_id = pick("key", key_id, known, "mwnode key list")
         node.send(KEY_RESTRICT, {"keyId": key_id, **change})
     document = {"keyId": key_id, **change}
+    emit(target.as_json, document, facts(document))
+
+
+@key.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@at_home
+def seal(target: Target, file: Path) -> None:
+    """Seal the key in FILE by a passphrase (Argon2id), in place: from $MWNODE_PASSPHRASE_FILE, else asked for.
+
+    Commands that use it then take the passphrase from there too. A node signs without anybody at hand: leave
+    keys/authority.key as it is.
+    """
+    sealed = seal_key(file, new_passphrase(file), ENTROPY)
+    document = {"keyId": sealed.key_id, "keyFile": str(file), "sealed": True}
     emit(target.as_json, document, facts(document))
 
 

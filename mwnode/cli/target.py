@@ -83,6 +83,22 @@ def passphrase(path: Path) -> bytes | None:
     raise Failure(f"{path} is sealed: name a file with its passphrase in ${PASSPHRASE_VARIABLE}")
 
 
+def new_passphrase(path: Path) -> bytes:
+    """A passphrase to seal a key file by: from $MWNODE_PASSPHRASE_FILE, else asked for twice on a terminal."""
+    named = os.environ.get(PASSPHRASE_VARIABLE)
+    if named:
+        chosen = Path(named).read_bytes().rstrip(b"\r\n")
+    elif sys.stdin.isatty():
+        chosen = click.prompt(f"New passphrase of {path}", hide_input=True, confirmation_prompt=True, err=True).encode()
+    else:
+        raise Failure(
+            f"nobody can be asked without a terminal: name a file with the passphrase in ${PASSPHRASE_VARIABLE}"
+        )
+    if not chosen:
+        raise Failure(f"an empty passphrase seals nothing: {path} was left as it is")
+    return chosen
+
+
 def at_home(command: F) -> F:
     """Give a command --home and --json; it takes them as its first argument, `target`."""
     return _with_options(command, _HOME, _JSON)

@@ -266,3 +266,23 @@ def test_an_agents_process_needs_a_key_and_an_executor_that_exists(home: Path, t
     plan = cli("coordinator", "--plan", tmp_path / "plan.toml", *options)
     assert plan.status == 1
     assert "plan.toml:2" in plan.err
+
+
+def test_a_key_is_sealed_and_opened_by_the_passphrase_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, secret = tmp_path / "home", tmp_path / "secret"
+    assert cli("init", home).status == 0
+    owner = home / "keys" / "owner.key"
+    assert "MWNODE_PASSPHRASE_FILE" in cli("key", "seal", owner).err
+    monkeypatch.setenv("MWNODE_PASSPHRASE_FILE", str(secret))
+    secret.write_text("\n")
+    assert "empty passphrase" in cli("key", "seal", owner).err
+    secret.write_text("correct horse\n")
+    assert cli("key", "seal", owner, "--json").json["sealed"] is True
+    assert b'"seed"' not in owner.read_bytes()
+    assert stat.S_IMODE(owner.stat().st_mode) == 0o600
+    assert cli("mission", "list", "--home", home, "--json").json == {"missions": []}
+    assert cli("key", "seal", owner).status == 1, "once is enough"
+    monkeypatch.delenv("MWNODE_PASSPHRASE_FILE")
+    assert "is sealed" in cli("mission", "list", "--home", home).err

@@ -112,11 +112,16 @@ async def test_a_damaged_answer_is_refused_without_saying_why(served: Served, da
 
 @pytest.mark.req("R-6.3-04")
 @pytest.mark.parametrize("members", [{"agentId": "urn:example:nobody"}, {"keyId": "urn:example:no-key"}])
-async def test_an_unknown_agent_or_key_gets_no_challenge(served: Served, members: dict[str, str]) -> None:
+async def test_an_unknown_agent_or_key_gets_no_challenge(
+    served: Served, members: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="mwnode.gateway.hub")
     wire = await served.dial()
     await wire.send(wire.client_init(served.harness.workers[0], **members))
     assert (await wire.error())["code"] == "AUTH_INVALID_SIGNATURE"
     assert await wire.closed() == 1008
+    told = [one.getMessage() for one in caplog.records if one.name == "mwnode.gateway.hub"]
+    assert told == ["refused a connection before its handshake was complete: AUTH_INVALID_SIGNATURE"]
 
 
 async def test_a_challenge_is_good_for_thirty_seconds(served: Served) -> None:
