@@ -1,0 +1,103 @@
+"""The README's examples are run as they stand there."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from mwnode.coordinator.plan import parse_plan
+from mwnode.coordinator.plan_format import (
+    GENERIC_CAPABILITY,
+    PlanBudget,
+    PlanCriterion,
+    PlanDeliverable,
+    PlanMission,
+    PlanRetry,
+    PlanWork,
+)
+from mwnode.protocol.errors import MissionWeaveError
+from mwnode.testing import Harness
+from tests.cli.support import CHECKOUT, ServedHome, cli
+
+README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+
+
+def example(name: str) -> str:
+    """The code block after a marker comment."""
+    found = re.search(rf"<!-- test: {name} -->\n```[a-z]+\n(.*?)```", README, re.DOTALL)
+    assert found is not None, name
+    return found[1]
+
+
+def table(head: str) -> dict[str, str]:
+    """The rows of the table of that head: key cell to the rest."""
+    lines = README[README.index(f"| key of `{head}`") :].split("\n\n")[0].splitlines()[2:]
+    return {line.split("|")[1].strip(): line for line in lines}
+
+
+def names(kind: type[msgspec.Struct]) -> set[str]:
+    return {field.encode_name for field in msgspec.structs.fields(kind)}
+
+
+def test_the_minimal_plan_is_one(tmp_path: Path) -> None:
+    text = example("plan")
+    plan = parse_plan(text.encode(), tmp_path / "plan.toml")
+    assert [work.id for work in plan.work] == ["sort"]
+    assert len([line for line in text.splitlines() if line.strip()]) <= 12
+
+
+@pytest.mark.parametrize("head, kind", [("[mission]", PlanMission), ("[[work]]", PlanWork)])
+def test_the_table_of_keys_is_complete_and_right_about_what_is_required(head: str, kind: type[msgspec.Struct]) -> None:
+    rows = table(head)
+    told = {name for cell in rows for name in re.findall(r"`(\w+)`", cell.partition(" of ")[0])}
+    of_criteria = {"evidence", "check"} if kind is PlanWork else set()
+    assert told - of_criteria == names(kind)
+    required = {field.encode_name for field in msgspec.structs.fields(kind) if field.required}
+    assert required == {
+        name for cell, line in rows.items() if "| required |" in line for name in re.findall(r"`(\w+)`", cell)
+    }
+
+
+def test_the_tables_name_every_allowed_value_and_member() -> None:
+    text = " ".join((*table("[mission]").values(), *table("[[work]]").values()))
+    members = {*names(PlanBudget), *names(PlanCriterion), *names(PlanDeliverable), *names(PlanRetry)}
+    values = {
+        value
+        for kind in (PlanWork, PlanRetry, PlanCriterion)
+        for value in re.findall(r"values=\(([^)]*)\)", str(msgspec.inspect.type_info(kind)))
+        for value in re.findall(r"'(\w+)'", value)
+    }
+    assert len(values) > 20
+    assert {word for word in members | values if f"`{word}`" not in text} == set()
+    assert GENERIC_CAPABILITY in text
+
+
+def test_the_example_over_http_prints_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli("init").status == 0
+    assert cli("agent", "add", "coordinator").status == 0
+    (tmp_path / "plan.toml").write_text(example("plan"))
+    made = cli("mission", "create", "plan.toml", "--json").json
+    served = ServedHome(tmp_path / "mwnode-home")
+    try:
+        code = example("http").replace("https://127.0.0.1:8765", served.listening["http"])
+        exec(compile(code, "README.md", "exec"), {})
+    finally:
+        served.stop()
+    told = capsys.readouterr().out
+    assert f"{made['missionId']} active" in told
+    assert "1 mission.created" in told
+
+
+def test_the_example_of_the_fixture_passes(mwnode: Harness) -> None:
+    scope: dict[str, Any] = {"pytest": pytest, "MissionWeaveError": MissionWeaveError}
+    exec(compile(textwrap.dedent(example("pytest")), "README.md", "exec"), scope)
+    (test,) = [value for name, value in scope.items() if name.startswith("test_")]
+    test(mwnode)
