@@ -41,6 +41,8 @@ def parse_address(url: str) -> Address:
         raise ClientError(f"{url!r} is no URL of a node ({error}): give one like wss://127.0.0.1:8765/ws") from error
     if parts.scheme not in {"wss", "https", "ws", "http"} or not parts.hostname:
         raise ClientError(f"{url!r} is no URL of a node: give one like wss://127.0.0.1:8765/ws")
+    if parts.path.rstrip("/") not in {"", "/ws"} or parts.query or parts.fragment or parts.username is not None:
+        raise ClientError(f"{url!r} is no URL of a node: nothing but /ws may follow the port, and no name precede it")
     secure = parts.scheme in {"wss", "https"}
     if not secure and not is_loopback(parts.hostname):
         raise ClientError(f"{url!r} is not encrypted: plain text is for loopback addresses only, use wss://")

@@ -11,6 +11,10 @@ class Unreachable(ClientError):
     """No connection, or none that is trusted: wrong address, node down, certificate not from the expected CA."""
 
 
+class NotTrusted(Unreachable):
+    """The server's certificate is not from the expected CA: trying again changes nothing, another ``ca`` does."""
+
+
 class ConnectionLost(ClientError):
     """The client was closed, or its connection ended for good, while something waited for an answer."""
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from mwnode.client.address import client_tls, parse_address
 from mwnode.client.challenges import session_challenge
 from mwnode.client.commands import signed_command
-from mwnode.client.errors import ClientError, Unreachable
+from mwnode.client.errors import ClientError, NotTrusted, Unreachable
 from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import ErrorCode, ErrorDocument, MissionWeaveError
 from mwnode.protocol.identifiers import uuid7_urn
@@ -189,7 +189,10 @@ class HttpClient:
             )
         )
         proof = {"challenge": challenge, "signature": encode_base64url(signed)}
-        self._token = str(self._json("POST", "/v0.1/sessions", msgspec.json.encode(proof), headers)["token"])
+        opened = self._json("POST", "/v0.1/sessions", msgspec.json.encode(proof), headers).get("token")
+        if not isinstance(opened, str):
+            raise ClientError(f"{self.address.http} opened a session without a token")
+        self._token = opened
         return self._token
 
     @property
@@ -241,6 +244,8 @@ class HttpClient:
             value = msgspec.json.decode(self._read(response, None))
         except msgspec.DecodeError as error:
             raise ClientError(f"{self.address.http}{path} answered something that is not JSON") from error
+        except RecursionError:
+            raise ClientError(f"{self.address.http}{path} answered JSON that is nested too deeply") from None
         if not isinstance(value, dict):
             raise ClientError(f"{self.address.http}{path} answered JSON that is no object")
         return value
@@ -267,7 +272,7 @@ class HttpClient:
                 raise Unreachable(f"{self.address.http} closed the connection: {error}") from error
             except ssl.SSLCertVerificationError as error:
                 self._forget()
-                raise Unreachable(
+                raise NotTrusted(
                     f"{self.address.http} is not trusted ({error.verify_message}): give its CA by --ca"
                 ) from error
             except (OSError, http.client.HTTPException) as error:
@@ -282,7 +287,7 @@ class HttpClient:
         body = self._read(response, None)
         try:
             return MissionWeaveError.of_document(msgspec.json.decode(body, type=ErrorDocument))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return ClientError(f"{self.address.http}{path} answered {response.status} {response.reason}")
 
     def _read(self, response: http.client.HTTPResponse, size: int | None) -> bytes:

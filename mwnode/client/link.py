@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from mwnode.client.engine import ClientEngine, Notice, Phase, StaleRegistry
-from mwnode.client.errors import ConnectionLost, Unreachable
+from mwnode.client.errors import ConnectionLost, NotTrusted, Unreachable
 from mwnode.client.transports import Dial, Transport
 from mwnode.protocol.ports import Clock
 
@@ -69,6 +69,7 @@ class Link:
         self._observe = observe
         self._wake = asyncio.Event()
         self._opened_at: float | None = None
+        self._was_open = False
         self.live = asyncio.Event()
         """Set while there is a session."""
 
@@ -79,13 +80,15 @@ class Link:
     def opened(self) -> None:
         """The handshake is complete."""
         self._opened_at = self._clock.monotonic()
+        self._was_open = True
         self.live.set()
 
     async def run(self, persistent: Callable[[], bool]) -> None:
         """Connect, and connect again whenever the connection is lost.
 
-        While ``persistent()`` is false the first failure is raised. Errors that another attempt cannot mend are raised
-        whatever it says.
+        While ``persistent()`` is false the first failure is raised, and one of trust until there was a session: a wrong
+        CA does not mend itself, but a server that was trusted once may be between two certificates. Errors that another
+        attempt cannot mend are raised whatever ``persistent()`` says.
         """
         while True:
             self._opened_at = None
@@ -94,7 +97,7 @@ class Link:
                 await self._session()
             except (Unreachable, ConnectionLost, OSError) as error:
                 cause = error
-            if not persistent():
+            if not persistent() or (isinstance(cause, NotTrusted) and not self._was_open):
                 raise cause
             if self._lasted() >= STABLE_SECONDS:
                 self._backoff.reset()

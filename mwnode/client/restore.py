@@ -52,7 +52,7 @@ def check_state(raw: bytes, snapshot: GroupSnapshot) -> dict[str, Any]:
     _check_hash(raw, snapshot.state_hash, "state body")
     try:
         return msgspec.json.decode(raw, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Untrusted(f"the state body of {snapshot.group_id} cannot be read: {error}") from error
 
 

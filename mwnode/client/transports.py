@@ -10,7 +10,7 @@ import aiohttp
 
 from mwnode.client.address import client_tls, parse_address
 from mwnode.client.engine import FRAME_BYTES
-from mwnode.client.errors import Unreachable
+from mwnode.client.errors import NotTrusted, Unreachable
 
 _CONNECT_SECONDS = 15.0
 
@@ -52,8 +52,11 @@ class WebSocketTransport:
         return None
 
     async def close(self) -> None:
-        await self._socket.close()
-        await self._session.close()
+        try:
+            await self._socket.close()
+        finally:
+            # Also when the close handshake is cut short, by a cancellation or by a dead link.
+            await self._session.close()
 
 
 def websocket_dialer(url: str, ca: Path | str | None = None) -> Dial:
@@ -73,9 +76,14 @@ def websocket_dialer(url: str, ca: Path | str | None = None) -> Dial:
             )
         except aiohttp.ClientConnectorCertificateError as error:
             await session.close()
-            raise Unreachable(
+            raise NotTrusted(
                 f"{address.websocket} is not trusted ({error.certificate_error}): give its CA by --ca"
             ) from error
+        except aiohttp.ClientConnectorError as error:
+            await session.close()
+            # The error's own text shows the TLS context as Python prints it.
+            why = error.os_error.strerror or str(error.os_error)
+            raise Unreachable(f"{address.websocket} cannot be reached: {why}") from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             await session.close()
             raise Unreachable(f"{address.websocket} cannot be reached: {error or type(error).__name__}") from error

@@ -32,6 +32,26 @@ def test_other_urls_are_refused_with_advice(url: str) -> None:
         parse_address(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "wss://h:1/other",
+        "https://h:1/v0.1",
+        "ws://localhost:1/ws/x",
+        "wss://h:1/ws?a=b",
+        "wss://h:1/#ws",
+        "wss://me@h:1",
+    ],
+)
+def test_a_wrong_path_is_refused(url: str) -> None:
+    with pytest.raises(ClientError, match="/ws"):
+        parse_address(url)
+
+
+def test_a_slash_at_the_end_is_no_other_path() -> None:
+    assert parse_address("wss://h:1/") == parse_address("wss://h:1/ws/") == parse_address("wss://h:1")
+
+
 @pytest.mark.parametrize("url", ["wss://x:99999/ws", "wss://[::1/ws"])
 def test_broken_urls_are_refused_without_a_traceback(url: str) -> None:
     with pytest.raises(ClientError):
