@@ -59,7 +59,7 @@ def test_a_whole_mission_is_proven_from_the_file_alone(done: Done, tmp_path: Pat
 def test_the_progress_of_a_verification_is_told(done: Done) -> None:
     told: list[tuple[str, int, int]] = []
     report = verify(done[0].node.store, progress=lambda what, so_far, total: told.append((what, so_far, total)))
-    assert {what for what, _, _ in told} == {"events", "commands", "artifacts", "rows"}
+    assert {what for what, _, _ in told} >= {"events", "commands", "artifacts", "rows"}
     assert ("events", report.events, report.events) in told
 
 
