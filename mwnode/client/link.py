@@ -122,8 +122,11 @@ class Link:
             finally:
                 for task in (ticker, writer):
                     task.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await task
+                # Awaiting them one by one would swallow a cancellation of our own, and the client would never end.
+                await asyncio.wait((ticker, writer))
+                for task in (ticker, writer):
+                    if not task.cancelled():
+                        task.result()
         finally:
             self.live.clear()
             self._engine.disconnected()

@@ -138,3 +138,35 @@ async def test_a_close_that_is_cut_short_leaves_no_session_open() -> None:
     with pytest.raises(asyncio.CancelledError):
         await transport.close()
     assert closed == ["session"]
+
+
+async def test_a_close_while_the_link_is_being_taken_down_ends_the_client(mwnode: Harness) -> None:
+    sending = asyncio.Event()
+
+    class Stuck:
+        async def send(self, messages: Any) -> None:
+            sending.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                # Takes a while to end, so that the client is closed meanwhile.
+                await asyncio.sleep(0.1)
+
+        async def receive(self) -> None:
+            await sending.wait()
+
+        async def close(self) -> None:
+            return None
+
+    async def dial() -> Any:
+        sending.clear()
+        return Stuck()
+
+    client = Client(mwnode.workers[0].key, dial, clock=mwnode.clock)
+    starting = asyncio.create_task(client.start(patient=True))
+    await sending.wait()
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(3):
+        await client.close()
+    with pytest.raises(ClientError, match="closed"):
+        await starting
