@@ -84,11 +84,6 @@ def ended(case: Case, lease: Lease | None) -> bool:
     return lease is None or lease.state != "active" or case.passed(lease.expires_at)
 
 
-def later_of(one: str, other: str) -> str:
-    """The later of two timestamps; the first when they name one instant."""
-    return other if parse(other) > parse(one) else one
-
-
 def renewed(case: Case, lease: Lease, expires_at: str) -> Lease:
     """The lease with another end: whatever moves a lease's end is a renewal of it (decision F11)."""
     return structs.replace(
