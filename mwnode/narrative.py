@@ -26,7 +26,8 @@ class Narrator:
         if work_item:
             self._names[work_item["workItemId"]] = work_item_name(work_item)
         subject = self._subject(event)
-        state = payload.get("state", "")
+        # A Message moves nothing; the state that its Event repeats is the Mission's.
+        state = "" if event["kind"].startswith("message.") else payload.get("state", "")
         told = f"{subject} is {state}" if subject and state else subject or state
         place = f"{event.get('sequence', '-'):>5}  {clock(event['occurredAt'])}"
         kind = event["kind"].removeprefix(f"{EXT}.core.").removeprefix(f"{EXT}.").removeprefix(f"{CORE}.")

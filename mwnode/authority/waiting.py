@@ -141,10 +141,11 @@ def _on_request(view: View, row: MissionRow, waits: Iterable[Wait]) -> Iterator[
         )
 
 
-def _request(view: View, row: MissionRow) -> Message | None:
+def _request(view: View, row: MissionRow, about: WorkItemRow | None = None) -> Message | None:
     """The Coordinator's newest Message that mentions the MissionOwner, unless the owner has said something since.
 
-    Clarifications are questions of their own.
+    Of several, one that names the WorkItem ``about`` by its goal or plan name is preferred. Clarifications are
+    questions of their own.
     """
     owner, coordinator = row.mission.mission_owner, _coordinator(row)
     said = [held.message for held in view.in_group(MESSAGES, row.mission.group_id) if held.message.kind == "message"]
@@ -158,9 +159,16 @@ def _request(view: View, row: MissionRow) -> Message | None:
     ]
     if not asked:
         return None
-    newest = max(asked, key=lambda message: parse(message.committed_at))
+    named = [message for message in asked if about is not None and _names(message, about)]
+    newest = max(named or asked, key=lambda message: parse(message.committed_at))
     since = parse(newest.committed_at)
     return None if any(one.author == owner and parse(one.committed_at) > since for one in said) else newest
+
+
+def _names(message: Message, item: WorkItemRow) -> bool:
+    contract, text = item.item.contract, _text(message)
+    local = "" if contract.constraints is UNSET else contract.constraints.get("localId")
+    return contract.goal in text or (isinstance(local, str) and text.startswith(f": {local} "))
 
 
 def _text(message: Message) -> str:
@@ -271,7 +279,7 @@ def why(
         found += _standing(view, item, policy, now)
         if any(wait.action.startswith("work.offer") for wait in mine):
             found += _nobody(view, mission_row, item)
-            asked = _request(view, mission_row) if whole else None
+            asked = _request(view, mission_row, item) if whole else None
             if asked is not None:
                 fact = f"the Coordinator said at {asked.committed_at}{_text(asked)}"
                 found.append(Reason(fact, None, None, EVENT_RULES["message.posted"]))
@@ -334,7 +342,7 @@ def _nobody(view: View, row: MissionRow, item: WorkItemRow) -> Iterator[Reason]:
         and agent.card.agent_id != row.mission.coordinator.agent_id
         and matches(agent.card.capabilities, required) is not None
     ]
-    has = f"which {', '.join(able)} can do" if able else "which no registered Agent but the Coordinator can do"
+    has = f"which {', '.join(able)} can do" if able else "which no Agent has that may be offered it"
     yield Reason(f"it needs {wanted}, {has}", None, None, "R-10.3-03")
     newest = {offer.agent_id: offer for offer in (item.item.offers if item.item.offers is not UNSET else ())}
     for offer in newest.values():

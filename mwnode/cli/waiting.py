@@ -28,15 +28,15 @@ def waiting(target: Target, mine: bool) -> None:
     rows = [
         [
             short(entry["who"]["id"]),
-            entry["action"],
             names.of(entry["on"]["id"]),
             names.missions.get(entry["on"]["id"]),
             short_id(entry["on"]["id"]),
             moment(entry["since"]),
             moment(entry["deadline"]),
+            entry["action"],
             entry["ifNothing"],
         ]
         for entry in entries
     ]
-    heads = ["who", "action", "on", "mission", "id", "since", "deadline", "if nothing is done"]
+    heads = ["who", "on", "mission", "id", "since", "deadline", "action", "if nothing is done"]
     emit(False, entries, table(heads, rows) if rows else "Nothing waits for anybody.")

@@ -21,8 +21,8 @@ def why(target: Target, item: str) -> None:
     """
     with reach(target, target.key("owner")) as node:
         facts = node.get(at("why"), on=find(node, item))["why"]
-    rows = [[fact["sequence"], fact["fact"], fact["rule"]] for fact in facts]
-    emit(target.as_json, facts, table(["seq", "fact", "rule"], rows))
+    rows = [[fact["sequence"], fact["rule"], fact["fact"]] for fact in facts]
+    emit(target.as_json, facts, table(["seq", "rule", "fact"], rows))
 
 
 def find(node: Reach, item: str) -> str:

@@ -452,6 +452,13 @@ def test_what_nobody_can_take_tells_what_it_needs_and_names_the_owner_once_asked
     asking = {"conversationId": main, "content": "Nobody is left", "mentions": [msgspec.to_builtins(stage.owner)]}
     stage.ok(stage.coordinator, "message.post", {"messageId": "urn:test:asked", **asking})
     assert any("the Coordinator said" in fact and fact.endswith("Nobody is left") for fact in facts())
+    goal = stage.item(item).item.contract.goal
+    about = {"conversationId": main, "content": f"{goal}: who?", "mentions": [msgspec.to_builtins(stage.owner)]}
+    stage.ok(stage.coordinator, "message.post", {"messageId": "urn:test:about", **about})
+    other = {**asking, "content": "Nobody is left"}
+    stage.advance(1)
+    stage.ok(stage.coordinator, "message.post", {"messageId": "urn:test:other", **other})
+    assert any("the Coordinator said" in fact and fact.endswith(f"{goal}: who?") for fact in facts())
     whom = [(who, action) for who, action, on in waits(stage) if on == MISSION]
     assert len(whom) == 1
     assert whom[0][0] == "owner"
