@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -174,8 +173,7 @@ class Client:
         """End the connection. Whatever still waits gets ConnectionLost."""
         if self._runner is not None:
             self._runner.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._runner
+            await asyncio.wait((self._runner,))
         self._end(ConnectionLost("the client was closed"))
         if self.http is not None:
             self.http.close()
