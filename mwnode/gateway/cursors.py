@@ -12,6 +12,7 @@ from mwnode.gateway.replies import FAULTS_MAX, TOO_MANY_FAULTS
 from mwnode.protocol import frames
 from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import ErrorCode, Rejection
+from mwnode.seldom import Seldom
 from mwnode.store.port import WriteTransaction
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ class Cursors:
         """``post`` brings a call back to the event loop."""
         self._authority = authority
         self._post = post
+        self._seldom = Seldom(logger, authority.clock.monotonic)
         self._unsaved: dict[tuple[str, str], int] = {}
         self._saving: Future[None] | None = None
 
@@ -70,5 +72,5 @@ class Cursors:
         failure = done.exception()
         if failure is not None:
             # A Cursor that was not kept only means that more is sent again after a reconnect.
-            logger.error("Cursors could not be saved: %s", failure)
+            self._seldom.log(logging.ERROR, "cursors", "Cursors could not be saved: %s", failure)
         self._save()

@@ -37,11 +37,14 @@ from mwnode.protocol.documents import PresenceRecord
 from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.events import AgentCardRegistered, SessionOpened
 from mwnode.protocol.instants import parse
+from mwnode.seldom import Seldom
 from mwnode.store.batch import Accepted, CommittedEvent
 from mwnode.trust.verification import Failure
 
 FLUSH_BYTES = 256 * 1024
 """How much is handed to a transport at once."""
+REFUSALS_LOGGED = 20
+"""Refusals of one kind that are logged in a minute."""
 CROWDED = Rejection(ErrorCode.BACKPRESSURE, "the node takes no more connections now", "R-19-32", retry_after_ms=1000)
 NOT_READING = Rejection(
     ErrorCode.BACKPRESSURE,
@@ -67,6 +70,8 @@ class Hub:
         self.connections: dict[int, Connection] = {}
         self.presence: dict[str, PresenceRecord] = {}
         self.stopping = False
+        self._seldom = Seldom(logger, authority.clock.monotonic)
+        self._refused = Seldom(logger, authority.clock.monotonic, burst=REFUSALS_LOGGED)
         self.on_batch: list[Callable[[Sequence[CommittedEvent]], None]] = []
         self.on_command: Callable[[str, str], None] = lambda transport, outcome: None
         """Told the transport and outcome of every Command, for the metrics."""
@@ -246,7 +251,7 @@ class Hub:
     def _session_opened(self, connection: Connection, done: Future[SessionGrant | Rejection]) -> None:
         failure = done.exception()
         if failure is not None:
-            logger.error("a session could not be opened: %s", failure)
+            self._seldom.log(logging.ERROR, "session", "a session could not be opened: %s", failure)
         outcome = (
             Rejection(ErrorCode.INTERNAL_ERROR, "the session could not be opened; try again", "R-19-35")
             if failure is not None
@@ -355,7 +360,8 @@ class Hub:
                     return
         except (OSError, TimeoutError) as error:
             if isinstance(error, TimeoutError):
-                logger.warning("a connection did not take anything for too long and is cut (%s)", TRY_AGAIN)
+                text = "a connection did not take anything for too long and is cut (%s)"
+                self._seldom.log(logging.WARNING, "stuck", text, TRY_AGAIN)
             connection.engine.phase = Phase.CLOSED
             connection.relieve()
             peer.abort()
@@ -366,7 +372,8 @@ class Hub:
     def _close(self, connection: Connection, close: Close) -> None:
         connection.engine.phase = Phase.CLOSED
         if not connection.engine.session_epoch and close.code != GOING_AWAY:
-            logger.info("refused a connection before its handshake was complete: %s", close.reason)
+            text = "refused a connection before its handshake was complete: %s"
+            self._refused.log(logging.INFO, close.reason, text, close.reason)
         connection.relieve()
         self.delivery.leave(connection)
         if connection.closing is None:

@@ -14,6 +14,7 @@ import contextlib
 import ipaddress
 import logging
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from mwnode.gateway.listener import LISTENER, Listener, visit_of, watch
 from mwnode.gateway.metrics import Metrics
 from mwnode.gateway.ports import Authority
 from mwnode.protocol.errors import Rejection
+from mwnode.seldom import Seldom
 
 CONGESTED_BYTES = 256 * 1024
 """Unsent bytes in a transport beyond which frames wait in the outbox instead."""
@@ -40,6 +42,18 @@ CLOSE_POLL_SECONDS = 0.02
 LINGER_SECONDS = 10.0
 """How long what was written before a close may take to leave."""
 HUB = web.AppKey("hub", Hub)
+
+
+class _DeadSends(logging.Filter):
+    """asyncio warns of each write to a peer that has gone; that there was one, now and then, is enough."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seldom = Seldom(logger, time.monotonic)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.msg != "socket.send() raised exception." or self._seldom.left_out("send") is not None
+
 
 logger = logging.getLogger(__name__)
 
@@ -228,6 +242,9 @@ async def serve(
     """
     if tls is None and not _is_loopback(host):
         raise ValueError(f"{host} is no loopback address: plain text is for loopback only, use TLS there")
+    asyncio_log = logging.getLogger("asyncio")
+    if not any(isinstance(each, _DeadSends) for each in asyncio_log.filters):
+        asyncio_log.addFilter(_DeadSends())
     hub, limits = Hub(authority), authority.limits
     # Each body has a bound of its own.
     app = web.Application(client_max_size=limits.frame_bytes)

@@ -21,6 +21,7 @@ from mwnode.authority.request import Request
 from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.instants import Instant
 from mwnode.protocol.ports import Clock, Entropy
+from mwnode.seldom import Seldom
 from mwnode.store.batch import Batch, Poisoned, Waiting
 from mwnode.store.dues import is_sound, rebuild_dues
 from mwnode.store.environment import LmdbStore, LmdbWriting
@@ -104,6 +105,7 @@ class Committer:
         self._services = services
         self._policy = policy
         self._clock = clock
+        self._seldom = Seldom(_log, clock.monotonic)
         self._entropy = entropy
         self._registry = registry
         self._on_commit = on_commit
@@ -379,7 +381,7 @@ class Committer:
     def _fail(self, items: Sequence[_Item], error: Exception) -> None:
         """Nothing of the batch was kept: everybody may try again (R-15.1-15, R-19-35)."""
         if isinstance(error, StoreError):
-            _log.error("a commit failed: %s", error)
+            self._seldom.log(logging.ERROR, type(error).__name__, "a commit failed: %s", error)
         else:
             _log.exception("a commit failed")
         refusal = Rejection(INTERNAL.code, INTERNAL.message, INTERNAL.rule, retry_after_ms=INTERNAL.retry_after_ms)

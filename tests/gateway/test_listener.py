@@ -236,3 +236,13 @@ async def test_a_peer_that_vanishes_leaves_one_line_at_most(
     assert "Traceback" not in caplog.text
     http: HttpClient = served.http(served.harness.owner)
     assert await asyncio.to_thread(http.get, "/v0.1/missions") == {"missions": []}
+
+
+async def test_writes_to_the_dead_are_one_line(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    assert served.server.port
+    for _ in range(100):
+        logging.getLogger("asyncio").warning("socket.send() raised exception.")
+    logging.getLogger("asyncio").warning("something else")
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages.count("socket.send() raised exception.") <= 1
+    assert "something else" in messages
