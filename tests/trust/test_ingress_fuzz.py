@@ -112,7 +112,7 @@ def test_mangled_frames_and_documents(scale: Callable[[int, int], int]) -> None:
     seed = 17
     rng = random.Random(seed)
     for number in range(scale(4_000, 4_000_000)):
-        started = time.perf_counter()
+        started = time.thread_time()
         if number % 2:
             raw = mangle(rng.choice(SEEDS), rng)
             ingress(raw)
@@ -120,7 +120,7 @@ def test_mangled_frames_and_documents(scale: Callable[[int, int], int]) -> None:
             document, kind = rng.choice(DOCUMENTS)
             raw = mangle(document, rng)
             judge(raw, kind)
-        assert time.perf_counter() - started < 2, f"seed {seed}, number {number}: {raw!r}"
+        assert time.thread_time() - started < 2, f"seed {seed}, number {number}: {raw!r}"
 
 
 @settings(max_examples=300, deadline=None)
@@ -139,7 +139,7 @@ def test_a_mebibyte_inside_a_command_is_cheap(filler: bytes) -> None:
     for before, after in ((b'"payload":{"x":', b","), (b'"payload":{"x":"', b'",')):
         document = makers.raw(makers.signed("command"))
         raw = document.replace(b'"payload":{', before + filler * (room // len(filler)) + after, 1)
-        started = time.perf_counter()
+        started = time.thread_time()
         judge(raw, "command")
         ingress(frames.encode_command_frame("urn:f:1", raw))
-        assert time.perf_counter() - started < 5
+        assert time.thread_time() - started < 5
