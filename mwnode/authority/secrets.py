@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _SIGNATURE = re.compile(rb"\.[A-Za-z0-9_-]{86}(?![A-Za-z0-9_-])")
 _CLAIMS_MAX = 8192
+CANDIDATES_MAX = 256
+"""Texts looked at in one document. Each costs a verification on the writer, and the search is a net against mistakes,
+not a wall: who wants to publish a token of their own can spell it otherwise (decision A45)."""
 
 
 def may_hold_token(document: bytes) -> bool:
@@ -20,8 +24,9 @@ def may_hold_token(document: bytes) -> bool:
 
 
 def token_shaped(document: bytes) -> Iterator[str]:
-    """Every text of a JSON document that has the shape of a token, wherever it stands. Takes linear time."""
-    for match in _SIGNATURE.finditer(document):
+    """The texts of a JSON document that have the shape of a token, wherever they stand, the first
+    ``CANDIDATES_MAX`` of them. Takes linear time."""
+    for match in islice(_SIGNATURE.finditer(document), CANDIDATES_MAX):
         before = document[max(0, match.start() - _CLAIMS_MAX) : match.start()]
         claims = before[len(before.rstrip(_ALPHABET)) :]
         if claims:
