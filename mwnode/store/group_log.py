@@ -176,11 +176,15 @@ class LogReading:
         if number is None or limit <= 0:
             return []
         scan = self.pages.scan("places", PLACE.pack(number, max(after, 0) + 1), PLACE.pack(number + 1, 0))
-        places = [position for _, position in islice(scan, limit)]
-        found = self.pages.get_many("log", places)
-        if len(found) != len(places):
+        indexed = list(islice(scan, limit))
+        found = self.pages.get_many("log", [position for _, position in indexed])
+        if len(found) != len(indexed):
             raise StoreCorrupt(f"{group_id or 'the Organization'}: an indexed Event is missing", f"group {group_id}")
-        return [decode_event(found[position]) for position in places]
+        events = [decode_event(found[position]) for _, position in indexed]
+        if events and events[-1].sequence != PLACE.unpack(indexed[-1][0])[1]:
+            # Whoever pages through by sequence would never come to an end.
+            raise StoreCorrupt(f"{group_id or 'the Organization'}: an Event lies elsewhere", f"group {group_id}")
+        return events
 
     def organization_events(self, after: int, limit: int) -> list[StoredEvent]:
         return self.events(ORGANIZATION, after, limit)
@@ -330,7 +334,14 @@ class LogReading:
         if number is None or limit <= 0:
             return []
         found = self.pages.scan("policy_log", PLACE.pack(number, after + 1), PLACE.pack(number + 1, 0))
-        return [decode_policy(value, f"policy log entry {key.hex()}") for key, value in islice(found, limit)]
+        entries: list[PolicyLogEntry] = []
+        for key, value in islice(found, limit):
+            where = f"policy log entry {key.hex()}"
+            if PLACE.unpack(key)[1] != after + len(entries) + 1:
+                # Whoever pages through by counting would never come to an end.
+                raise StoreCorrupt(f"{where} does not follow the one before; run 'mwnode verify'", where)
+            entries.append(decode_policy(value, where))
+        return entries
 
     def audit(self, after: int, limit: int) -> list[tuple[int, AuditRow]]:
         found = self.pages.scan("audit", U64.pack(after + 1))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+from blake3 import blake3
 
 from mwnode.authority.state import KEYS
 from mwnode.store import kept
@@ -100,7 +101,11 @@ class _Check(LogProof, CommandProof):
                 if f"sha256:{whole.hexdigest()}" != content_hash:
                     self.find("artifact", where, "the bytes have another hash")
             self.progress("artifacts", self.artifacts, total)
-        references.update(chunk for _, chunk in self.view.pages.scan("uploads", b""))
+        for key, chunk in self.view.pages.scan("uploads", b""):
+            references[chunk] += 1
+            content = self.view.pages.get("chunks", chunk)
+            if content is None or blake3(content).digest() != chunk:
+                self.find("artifact", f"upload {key.hex()}", "a chunk of the unfinished upload is damaged")
         for key, value in self.view.pages.scan("chunk_references", b""):
             self.tick("chunks")
             if value != U64.pack(references.pop(key, 0)):
@@ -135,15 +140,23 @@ def verify(
 ) -> Report:
     """Check a store, or the file at a path, which may be in use by its node.
 
-    A damaged file gives findings; a file that cannot be opened at all raises the StoreError of opening it. The check
+    A damaged file gives findings; one that cannot be opened for another reason raises the StoreError. The check
     sees one state of the file and keeps it from reusing freed pages meanwhile. ``organization_id`` names whose file it
     should be. Pages that are damaged badly enough end the process inside LMDB: ``verify_apart`` lives on.
     """
     if isinstance(target, Path):
-        store = LmdbStore.open(target, read_only=True)
+        try:
+            store = LmdbStore.open(target, read_only=True)
+        except StoreCorrupt as error:
+            return unreadable(error.where or str(target), str(error))
         try:
             return verify(store, artifacts=artifacts, rows=rows, progress=progress, organization_id=organization_id)
         finally:
             store.close()
     with target.read() as view:
         return _Check(view, progress, organization_id).run(artifacts=artifacts, rows=rows)
+
+
+def unreadable(where: str, detail: str, findings: tuple[Finding, ...] = ()) -> Report:
+    """The report on a file whose check came no further, with what was found up to there."""
+    return Report(False, 0, 0, 0, (*findings, Finding("structure", where, detail)))
