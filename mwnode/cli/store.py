@@ -13,9 +13,9 @@ from mwnode.cli.output import emit, facts
 from mwnode.cli.progress import progress
 from mwnode.cli.target import Target, at_home
 from mwnode.store import carry
+from mwnode.store.apart import verify_apart
 from mwnode.store.environment import LmdbStore
 from mwnode.store.trim import Trimmed, check_trimmable, find_group, trim_group
-from mwnode.store.verify import verify as verify_store
 
 
 @click.command()
@@ -28,7 +28,11 @@ def verify(target: Target, file: Path | None) -> None:
     not as it must be; each finding names its place. The file may be in use by its node.
     """
     with progress() as show:
-        report = verify_store(file or target.home.store_path, progress=show)
+        if file is not None:
+            report = verify_apart(file, progress=show)
+        else:
+            home = target.home
+            report = verify_apart(home.store_path, progress=show, organization_id=home.organization_id)
     lines = [f"{finding.kind}: {finding.where}: {finding.detail}" for finding in report.findings]
     lines += [f"warning: {warning.detail}" for warning in report.warnings]
     counted = f"{report.groups} Groups, {report.events} Events, {report.artifacts} Artifacts"

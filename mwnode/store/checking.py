@@ -51,10 +51,17 @@ class Report(Struct, frozen=True):
 class Checking:
     """One verification of one consistent view."""
 
-    def __init__(self, view: LmdbReading, progress: Progress | None, organization_id: str | None) -> None:
+    def __init__(
+        self,
+        view: LmdbReading,
+        progress: Progress | None,
+        organization_id: str | None,
+        on_finding: Callable[[Finding], None] | None,
+    ) -> None:
         self.view = view
         self.organization_id = organization_id
         self.progress = progress or (lambda what, done, total: None)
+        self.on_finding = on_finding
         self.findings: list[Finding] = []
         self.events = 0
         self.artifacts = 0
@@ -72,9 +79,10 @@ class Checking:
         if self._looked_at % _TICKS == 0:
             self.progress(what, self._looked_at, 0)
 
-    def part(self, what: str, check: Callable[[], T]) -> T | None:
+    def part(self, what: str, check: Callable[[], T], *, told: bool = True) -> T | None:
         """Run one part of the check: bytes that nobody foresaw are a finding, and the other parts still run."""
-        self.progress(what, 0, 0)
+        if told:
+            self.progress(what, 0, 0)
         try:
             return check()
         except StoreCorrupt as error:
@@ -86,6 +94,8 @@ class Checking:
     def find(self, kind: str, where: str, detail: str) -> None:
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(Finding(kind, where, plain(detail)))
+            if self.on_finding is not None:
+                self.on_finding(self.findings[-1])
 
     def trim_of(self, group_id: str) -> Trim | None:
         """What remains of a Group's trimmed beginning; a finding, once, when that cannot be read."""

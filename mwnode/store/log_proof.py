@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 from msgspec import UNSET, Struct
 
@@ -44,7 +46,7 @@ class LogProof(Checking):
         indexed = 0
         for group_id in groups:
             where = f"group {group_id}" if group_id else "organization"
-            indexed += self.part(where, lambda group_id=group_id: self._log(group_id, total)) or 0  # type: ignore[misc]  # mypy does not type the default
+            indexed += self.part(where, partial(self._log, group_id, total), told=False) or 0
         records = self.view.pages.count("log")
         if records != indexed or indexed != total:
             self.find("index", "log", f"{records} Events are stored, {indexed} of {total} places belong to Groups")

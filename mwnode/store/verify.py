@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -63,7 +64,7 @@ class _Check(LogProof, CommandProof):
             self.part("admissions", self.admissions)
         self.part("documents", self._documents)
         for what, faults in kept.PARTS:
-            self.part(what, lambda faults=faults: self._faults(faults))  # type: ignore[misc]  # mypy does not type the default
+            self.part(what, partial(self._faults, faults))
         if artifacts:
             self.part("artifacts", self._artifacts)
         if rows:
@@ -137,12 +138,14 @@ def verify(
     rows: bool = True,
     progress: Progress | None = None,
     organization_id: str | None = None,
+    on_finding: Callable[[Finding], None] | None = None,
 ) -> Report:
     """Check a store, or the file at a path, which may be in use by its node.
 
-    A damaged file gives findings; one that cannot be opened for another reason raises the StoreError. The check
-    sees one state of the file and keeps it from reusing freed pages meanwhile. ``organization_id`` names whose file it
-    should be. Pages that are damaged badly enough end the process inside LMDB: ``verify_apart`` lives on.
+    A damaged file gives findings; one that cannot be opened for another reason raises the StoreError. The check sees
+    one state of the file and keeps it from reusing freed pages meanwhile. ``organization_id`` names whose file it
+    should be; ``on_finding`` is told of each finding at once. Pages that are damaged badly enough end the process
+    inside LMDB: ``verify_apart`` lives on.
     """
     if isinstance(target, Path):
         try:
@@ -150,11 +153,18 @@ def verify(
         except StoreCorrupt as error:
             return unreadable(error.where or str(target), str(error))
         try:
-            return verify(store, artifacts=artifacts, rows=rows, progress=progress, organization_id=organization_id)
+            return verify(
+                store,
+                artifacts=artifacts,
+                rows=rows,
+                progress=progress,
+                organization_id=organization_id,
+                on_finding=on_finding,
+            )
         finally:
             store.close()
     with target.read() as view:
-        return _Check(view, progress, organization_id).run(artifacts=artifacts, rows=rows)
+        return _Check(view, progress, organization_id, on_finding).run(artifacts=artifacts, rows=rows)
 
 
 def unreadable(where: str, detail: str, findings: tuple[Finding, ...] = ()) -> Report:
