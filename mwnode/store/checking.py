@@ -57,11 +57,14 @@ class Checking:
         progress: Progress | None,
         organization_id: str | None,
         on_finding: Callable[[Finding], None] | None,
+        renew: Callable[[], None],
     ) -> None:
+        """``renew`` lets the view read on after damage, which ends a transaction for LMDB."""
         self.view = view
         self.organization_id = organization_id
         self.progress = progress or (lambda what, done, total: None)
         self.on_finding = on_finding
+        self.renew = renew
         self.findings: list[Finding] = []
         self.events = 0
         self.artifacts = 0
@@ -87,6 +90,7 @@ class Checking:
             return check()
         except StoreCorrupt as error:
             self.find("structure", error.where or what, str(error))
+            self.renew()
         except Exception as error:
             self.find("structure", what, f"the check cannot go on here ({error!r}): restore a backup")
         return None

@@ -23,7 +23,7 @@ from mwnode.store.command_proof import CommandProof
 from mwnode.store.environment import LmdbReading, LmdbStore
 from mwnode.store.errors import StoreCorrupt
 from mwnode.store.fold import compare_rows
-from mwnode.store.layout import U64
+from mwnode.store.layout import DATABASES, U64
 from mwnode.store.log_proof import LogProof
 from mwnode.store.port import ORGANIZATION
 from mwnode.trust.registry import Registry, RegistryFault
@@ -54,7 +54,8 @@ class _Check(LogProof, CommandProof):
             self.find("registry", "the Registry's rows", str(fault))
 
     def run(self, *, artifacts: bool, rows: bool) -> Report:
-        self.part("pages", lambda: self._faults(kept.structure))
+        for db in DATABASES:
+            self.part("pages", partial(self._faults, partial(kept.structure, db)))
         groups = self.part("names of Groups", self.view.groups) or []
         self.part("keys", self._read_registry)
         if self.registry is not None:
@@ -69,8 +70,9 @@ class _Check(LogProof, CommandProof):
             self.part("artifacts", self._artifacts)
         if rows:
             self.part("rows", self._rows)
+        warnings = self.part("erasures", lambda: tuple(self._warnings())) or ()
         findings = tuple(self.findings)
-        return Report(not findings, len(groups), self.events, self.artifacts, findings, tuple(self._warnings()))
+        return Report(not findings, len(groups), self.events, self.artifacts, findings, warnings)
 
     def _warnings(self) -> Iterator[Finding]:
         if self.view.erasures_linger():
@@ -164,7 +166,20 @@ def verify(
         finally:
             store.close()
     with target.read() as view:
-        return _Check(view, progress, organization_id, on_finding).run(artifacts=artifacts, rows=rows)
+        first = view.pages.txn
+
+        def end() -> None:
+            if view.pages.txn is not first:
+                view.pages.txn.abort()
+
+        def renew() -> None:
+            end()
+            view.pages.txn = target.file.begin_read()
+
+        try:
+            return _Check(view, progress, organization_id, on_finding, renew).run(artifacts=artifacts, rows=rows)
+        finally:
+            end()
 
 
 def unreadable(where: str, detail: str, findings: tuple[Finding, ...] = ()) -> Report:

@@ -84,7 +84,7 @@ def test_damaged_pages_give_a_report_or_one_plain_refusal(
     draw = random.Random(damage.__name__)
     store = home / "node.mdb"
     whole = store.read_bytes()
-    for _ in range(scale(6, 300)):
+    for _ in range(scale(5, 300)):
         data = bytearray(whole)
         damage(data, draw)
         store.write_bytes(data)
