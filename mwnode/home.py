@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from mwnode import certificates
 from mwnode.authority.policy import Policy
@@ -59,7 +59,7 @@ class Server(Struct, frozen=True, forbid_unknown_fields=True):
     """Where ``mwnode serve`` listens unless told otherwise; a certificate of one's own replaces the local CA's."""
 
     host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
+    port: Annotated[int, Meta(ge=0, le=65535)] = DEFAULT_PORT
     certificate: str | None = None
     certificate_key: str | None = None
     certificate_ca: str | None = None
@@ -216,8 +216,9 @@ class Announcement:
     def publish(self, served: Served) -> None:
         """Tell other commands on this machine where the node listens."""
         text = msgspec.json.encode(served)
-        os.ftruncate(self._descriptor, 0)
+        # Written over what is there: that needs no room where the disk is full.
         os.pwrite(self._descriptor, text, 0)
+        os.ftruncate(self._descriptor, len(text))
 
 
 def find_home(named: str | Path | None, environment: Mapping[str, str]) -> Path:
@@ -230,7 +231,9 @@ def open_home(path: Path | str) -> Home:
     path = Path(path).absolute()
     settings_path = path / "mwnode.toml"
     try:
-        text = settings_path.read_text(encoding="utf-8")
+        text = settings_path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise HomeError(f"{settings_path} is not UTF-8 text (byte {error.start}): save it as UTF-8") from error
     except (FileNotFoundError, NotADirectoryError):
         raise HomeError(
             f"{path} is no mwnode HOME: make one with `mwnode init {path}`, or name one by --home"
@@ -241,7 +244,11 @@ def open_home(path: Path | str) -> Home:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise HomeError(f"{settings_path}: {error}") from error
-    if values.get("format", SETTINGS_FORMAT) > SETTINGS_FORMAT:
+    except (RecursionError, ValueError) as error:
+        # Brackets without end, and integers of thousands of digits.
+        raise HomeError(f"{settings_path} is no settings file: it cannot be read to its end") from error
+    known = values.get("format", SETTINGS_FORMAT)
+    if isinstance(known, int) and known > SETTINGS_FORMAT:
         raise HomeError(f"{settings_path} has format {values['format']}: a newer mwnode made it, so use that one")
     return Home(path, _settings(values, text, settings_path))
 
@@ -353,6 +360,8 @@ def _settings(values: Mapping[str, Any], text: str, source: Path) -> Settings:
         elif missing:
             path.append(missing[1])
             told = "is missing"
+        else:
+            told += _allowed(path)
         raise HomeError(f"{_place(source, text, path)}: {told}") from error
 
 
@@ -362,6 +371,21 @@ def _keys_beside(path: list[str]) -> list[str]:
     for name in path[:-1]:
         kind = next(field.type for field in msgspec.structs.fields(kind) if field.name == name)
     return list(kind.__struct_fields__)
+
+
+def _allowed(path: list[str]) -> str:
+    """The range of numbers that a key may have, in words; nothing for other keys."""
+    kind: Any = Settings
+    for name in path:
+        if not hasattr(kind, "__struct_fields__"):
+            return ""
+        kind = get_type_hints(kind, include_extras=True).get(name)
+    stated = [kind, *get_args(kind)]
+    bounds = [each for one in stated for each in getattr(one, "__metadata__", ()) if isinstance(each, Meta)]
+    if not bounds or bounds[0].le is None:
+        return ""
+    least = f"more than {bounds[0].gt}" if bounds[0].ge is None else f"from {bounds[0].ge}"
+    return f"; allowed is {least} up to {bounds[0].le}"
 
 
 def _place(source: Path, text: str, path: list[str]) -> str:
@@ -390,11 +414,16 @@ def _write_private(path: Path, data: bytes) -> None:
     """Write a file that nobody but this user may read, at no moment of its life; all of it or nothing."""
     partial = path.with_name(f".{path.name}.new")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        # Half a secret helps nobody, and lies in the way of the next attempt.
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _settings_text(organization: Organization) -> str:

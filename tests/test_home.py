@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import re
@@ -101,6 +102,20 @@ BAD_SETTINGS = {
     "a misspelt table": ("[policy]\n[limit]\n", r"toml:\d+: limit: unknown key; did you mean limits\?"),
     "a wrong type": ("[policy]\nfreshness_window = 'long'\n", r"toml:\d+: policy\.freshness_window: Expected `int`"),
     "a limit out of range": ("[limits]\nframe_bytes = 0\n", r"limits\.frame_bytes"),
+    "a policy beyond all use": (
+        "[policy]\nfreshness_window = 100000000000\n",
+        r"toml:\d+: policy\.freshness_window: .*; allowed is from 1 up to 316224000$",
+    ),
+    "a policy beyond 64 bits": (
+        f"[policy]\nmessage_rate = {10**30}\n",
+        r"policy\.message_rate: .*; allowed is from 1 up to 1000000000$",
+    ),
+    "a limit beyond all use": ("[limits]\njson_depth = 100000\n", r"limits\.json_depth: .*from 1 up to 512$"),
+    "a time beyond all use": ("[limits]\nsend_timeout = 1e300\n", r"limits\.send_timeout: .*more than 0 up to 86400$"),
+    "a port that is none": ("[server]\nport = 70000\n", r"server\.port: .*; allowed is from 0 up to 65535$"),
+    "an integer of thousands of digits": (f"format = {'9' * 5000}\n", "cannot be read to its end"),
+    "brackets without end": (f"format = {'[' * 100_000}\n", "cannot be read to its end"),
+    "a format that is no number": ('format = "x"\n', "format"),
     "a newer format": ("format = 99\n", "newer mwnode"),
     "no organization": ("format = 1\n", "organization"),
 }
@@ -116,6 +131,26 @@ def test_wrong_settings_are_named_with_their_place(home: Home, name: str) -> Non
     with pytest.raises(HomeError, match=told) as raised:
         open_home(home.path)
     assert "\n" not in str(raised.value)
+
+
+def test_settings_that_are_no_text_are_said_in_one_line(home: Home) -> None:
+    path = home.path / "mwnode.toml"
+    path.write_bytes(path.read_bytes() + b"# caf\xe9\n")
+    with pytest.raises(HomeError, match=r"mwnode\.toml is not UTF-8 text \(byte \d+\)"):
+        open_home(home.path)
+
+
+def test_a_key_file_that_the_disk_refuses_leaves_nothing_behind(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = home.key("owner")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    before = sorted((home.path / "keys").iterdir())
+    with pytest.raises(OSError, match="No space left"):
+        home.add_key("another", key)
+    assert sorted((home.path / "keys").iterdir()) == before
 
 
 def test_policy_and_limits_are_read_and_every_default_is_written_down(home: Home) -> None:

@@ -214,6 +214,9 @@ def parse_plan(raw: bytes, source: Path) -> Plan:
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"line (\d+)", str(error))
         raise PlanError(source, f"is not TOML: {error}", (), int(at[1]) if at else None) from None
+    except (RecursionError, ValueError):
+        # Brackets without end, and integers of thousands of digits.
+        raise PlanError(source, "is no plan: it cannot be read to its end") from None
     values = _timestamps_as_text(tree)
     faults = faults_of(values, PlanFile)
     if faults:

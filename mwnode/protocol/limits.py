@@ -6,8 +6,12 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-_Count = Annotated[int, Meta(ge=1)]
-_Seconds = Annotated[float, Meta(gt=0)] | Annotated[int, Meta(gt=0)]
+_Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+_FrameBytes = Annotated[int, Meta(ge=1, le=1024**3)]
+_Depth = Annotated[int, Meta(ge=1, le=512)]
+_Bytes = Annotated[int, Meta(ge=1, le=64 * 1024**4)]
+_BytesOrZero = Annotated[int, Meta(ge=0, le=64 * 1024**4)]
+_Seconds = Annotated[float, Meta(gt=0, le=86_400)] | Annotated[int, Meta(gt=0, le=86_400)]
 
 FRAME_BYTES = 1024 * 1024
 """Default size of the largest frame or document, in bytes."""
@@ -18,9 +22,9 @@ JSON_DEPTH = 64
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one node takes from the outside; the units stand beside each member."""
 
-    frame_bytes: _Count = FRAME_BYTES
+    frame_bytes: _FrameBytes = FRAME_BYTES
     """Largest frame or HTTP document, bytes. Over it: PROTOCOL_VIOLATION."""
-    json_depth: _Count = JSON_DEPTH
+    json_depth: _Depth = JSON_DEPTH
     """Deepest nesting of arrays and objects. Over it: PROTOCOL_VIOLATION."""
     frames_per_second: _Count = 50_000
     """Frames a second of one connection. Over it: RATE_LIMITED."""
@@ -42,13 +46,13 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds a write may be stuck before its connection is closed."""
     outbox_frames: _Count = 4096
     """Frames waiting for one connection; a quarter of it for one Group. Over it: BACKPRESSURE."""
-    outbox_bytes: _Count = 8 * 1024 * 1024
+    outbox_bytes: _Bytes = 8 * 1024 * 1024
     """Bytes waiting for one connection; a quarter of it for one Group. Over it: BACKPRESSURE."""
-    artifact_bytes: _Count = 64 * 1024**3
+    artifact_bytes: _Bytes = 64 * 1024**3
     """Largest Artifact, bytes."""
-    map_bytes: _Count = 1024**4
+    map_bytes: _Bytes = 1024**4
     """Ceiling of the store's file, bytes."""
-    free_bytes_reserve: Annotated[int, Meta(ge=0)] = 64 * 1024 * 1024
+    free_bytes_reserve: _BytesOrZero = 64 * 1024 * 1024
     """Free disk that is left alone, bytes. Below it: INTERNAL_ERROR, retryable."""
 
     def __post_init__(self) -> None:

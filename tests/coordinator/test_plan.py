@@ -146,6 +146,7 @@ FAULTS = {
     "bad capability": ("@1.0.0", "", "plan.toml:23: work[1].capability[0]: 'acme.python.test' is not ID@VERSION"),
     "output outside": ("out/report", "../report", "deliverables[0].path: is a relative path under outputs/"),
     "not TOML": ("[mission]", "[mission", "plan.toml:1: is not TOML"),
+    "brackets without end": ("[mission]", "x = " + "[" * 100_000, "is no plan: it cannot be read to its end"),
     "dangerous work without a human": (
         'urgency = "high"',
         'risk = "destructive"\napproval = "not_required"',
