@@ -16,8 +16,9 @@ import msgspec
 from mwnode.authority.state import TABLES, R, Row, Table
 from mwnode.protocol.instants import Instant, parse
 from mwnode.store.errors import StoreCorrupt
-from mwnode.store.group_log import LogReading, LogWriting
+from mwnode.store.group_log import LogReading
 from mwnode.store.layout import PARKED, RECORD, U32, due_bound, due_key, parked_key, text_key
+from mwnode.store.log_writing import LogWriting
 from mwnode.store.port import DueEntry
 from mwnode.store.shapes import check_of
 
