@@ -70,6 +70,20 @@ def check_owner(view: ReadTransaction, home: Home) -> None:
         )
 
 
+def check_authority_key(registry: Registry, home: Home, key: SigningKey, now: Instant) -> None:
+    """Refuse another authority key beside one that is valid: nobody who lost a file by mistake should find a second
+    key bound for good."""
+    if registry.resolve(key.key_id) is not None:
+        return
+    bound = [binding for binding in registry.keys_of(key.principal) if binding.valid_at(now)]
+    if bound:
+        raise HomeError(
+            f"{home.key_path('authority')} holds {key.key_id}, and {bound[0].key_id} is the authority's key in the "
+            "Registry: put that key file back; or bind this one too by `mwnode serve --new-keys`, then revoke the "
+            "other by `mwnode key revoke`"
+        )
+
+
 def read_registry(view: ReadTransaction, organization_id: str) -> Registry:
     """The Registry's present revision, as the store's rows tell it."""
     rows = view.all(KEYS)

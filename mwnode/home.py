@@ -108,6 +108,25 @@ class Home(Struct, frozen=True):
         return self.path / "node.mdb"
 
     @property
+    def founded_path(self) -> Path:
+        """Tells that a store was founded here: without it a lost ``node.mdb`` looks like a new HOME."""
+        return self.path / "founded"
+
+    def note_founded(self) -> None:
+        """Remember that there is a store; nothing where that is known, or HOME cannot be written."""
+        if not self.founded_path.exists():
+            with suppress(OSError):
+                self.founded_path.write_text(f"{self.organization_id}\n", encoding="utf-8")
+
+    def check_store(self, *, there: bool) -> None:
+        """Refuse to begin anew where a store was before; HomeError says what to do."""
+        if self.founded_path.exists() and not there:
+            raise HomeError(
+                f"{self.store_path} is gone or empty, and there was a store: put a backup in its place (made by "
+                "`mwnode backup`), or begin an empty one that knows nothing of before by `mwnode serve --new-store`"
+            )
+
+    @property
     def ca_path(self) -> Path:
         """The certificate that clients of this node trust."""
         own = self.settings.server.certificate_ca

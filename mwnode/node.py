@@ -6,6 +6,7 @@ decide, sign, commit) -> reply and fan-out. Nothing is answered before it is dur
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -30,6 +31,7 @@ from mwnode.protocol.ports import Clock, Entropy
 from mwnode.store.artifacts import Artifacts
 from mwnode.store.commit import Accepted, CommittedEvent, Committer, Outcome
 from mwnode.store.environment import LmdbStore
+from mwnode.store.errors import StoreFull
 from mwnode.store.port import AuditRow, ReadTransaction, WriteTransaction
 from mwnode.store.snapshots import Snapshots, with_uploaded
 from mwnode.store.upkeep import Upkeep
@@ -41,6 +43,7 @@ from mwnode.trust.verification import Failure
 from mwnode.verifier import Submission, Verifier
 
 T = TypeVar("T")
+_log = logging.getLogger("mwnode.node")
 UPKEEP_SECONDS = 1.0
 """How often a node looks for what policy lets go."""
 EMBEDDED = Origin(transport="http")
@@ -105,34 +108,49 @@ class Node:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         durable: bool = True,
+        new_store: bool = False,
+        new_keys: bool = False,
     ) -> Node:
         """Open the node of a HOME, or of the ``node.mdb`` in one; makes the HOME when there is nothing yet.
 
-        ``durable=False`` leaves out the fsync: for tests, where losing power loses nothing of value. Raises HomeError,
-        StoreBusy (another process owns the file), and the other errors of the store.
+        ``durable=False`` leaves out the fsync: for tests, where losing power loses nothing of value. ``new_store``
+        begins an empty store in a HOME whose own is gone; ``new_keys`` binds authority.key and owner.key also where
+        others of theirs are valid. Raises HomeError, StoreBusy (another process owns the file), and the other errors
+        of the store.
         """
         clock = clock or SystemClock()
         entropy = entropy or OsEntropy()
         home = _home_at(Path(path), clock, entropy)
         authority_key = home.key("authority")
         organization_key = _open_key(home, "organization")
+        if not new_store:
+            home.check_store(there=home.store_path.exists())
         store = LmdbStore.open(home.store_path, durable=durable, limits=home.limits)
         try:
             with store.read() as view:
                 genesis.check_owner(view, home)
                 new = genesis.is_empty(view)
             if new:
+                if not new_store:
+                    home.check_store(there=False)
                 if organization_key is None:
                     raise HomeError(f"{home.key_path('organization')} is missing or sealed: a new store needs it once")
                 genesis.found(store, home, organization_key, clock.now())
+            home.note_founded()
             store.audit_seal = genesis.audit_seal(store, home, entropy)
             policy = adopt_policy(store, home, clock, entropy)
             with store.read() as view:
                 registry = genesis.read_registry(view, home.organization_id)
+            if not new_keys:
+                genesis.check_authority_key(registry, home, authority_key, clock.now())
             node = cls(home, store, clock, entropy, authority_key, organization_key, policy, registry)
         except BaseException:
             store.close()
             raise
+        try:
+            store.file.keep_reserve()
+        except StoreFull as error:
+            _log.warning("%s; until then Commands are refused and reading goes on", error)
         try:
             node._bind_own_keys()
         except BaseException:

@@ -116,7 +116,7 @@ def _audit(target: Target) -> None:
 
 
 def _rebuild(target: Target) -> None:
-    store = LmdbStore.open(target.home.store_path)
+    store = LmdbStore.open(target.home.store_path, create=False)
     try:
         with progress() as show:
             rows = rebuild_rows(store, show)

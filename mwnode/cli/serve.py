@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -40,8 +41,18 @@ STOP_SECONDS = 5.0
     metavar="KEY=CMD",
     help="Also a Worker in this process: an Agent's name or key file, and its program. May be given several times.",
 )
+@click.option("--new-store", is_flag=True, help="Begin an empty store where HOME's own is gone.")
+@click.option("--new-keys", is_flag=True, help="Bind another authority.key beside the one that is bound and valid.")
 @at_home
-def serve(target: Target, host: str | None, port: int | None, plaintext: bool, workers: tuple[str, ...]) -> None:
+def serve(
+    target: Target,
+    host: str | None,
+    port: int | None,
+    plaintext: bool,
+    workers: tuple[str, ...],
+    new_store: bool,
+    new_keys: bool,
+) -> None:
     """Serve HOME: the authority of its Organization, for Agents by WebSocket and for everybody by HTTP.
 
     Makes the Organization first where HOME is empty. Stops in order on SIGTERM and SIGINT.
@@ -51,7 +62,8 @@ def serve(target: Target, host: str | None, port: int | None, plaintext: bool, w
     home = open_home(path) if (path / "mwnode.toml").exists() else _found(path)
     wanted = [_inside(home, text) for text in workers]
     check(wanted)
-    with home.claim() as announcement, Node.open(home.path) as node:
+    opened = partial(Node.open, home.path, new_store=new_store, new_keys=new_keys)
+    with home.claim() as announcement, opened() as node:
         inside = Workers(wanted, home.path)
         where = host or home.settings.server.host
         asyncio.run(_serve(target, home, node, announcement, where, port, plaintext, inside))

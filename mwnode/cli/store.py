@@ -90,7 +90,7 @@ def compact(target: Target, groups: tuple[str, ...]) -> None:
 
 def _trim(path: Path, named: tuple[str, ...]) -> list[Trimmed]:
     """Trim Groups of a store that nobody has open; nothing when one of them cannot be."""
-    store = LmdbStore.open(path)
+    store = LmdbStore.open(path, create=False)
     try:
         with store.read() as view:
             group_ids = [find_group(view, name) for name in named]

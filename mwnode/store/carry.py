@@ -82,7 +82,7 @@ def compact(path: Path) -> tuple[int, int]:
     there is no room for the second file.
     """
     before = path.stat().st_size if path.exists() else 0
-    store = LmdbStore.open(path)
+    store = LmdbStore.open(path, create=False)
     part = path.with_name(path.name + ".part")
     part.unlink(missing_ok=True)
     try:

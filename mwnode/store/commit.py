@@ -305,6 +305,9 @@ class Committer:
             return
         except Exception as error:
             self._fail(items, error)
+            if self._due_now():
+                # What is due waits for better times too, or the thread would turn in place.
+                self._next_due = self._clock.now().plus(1)
             return
         self.commits += 1
         if batch.registry is not self._registry:

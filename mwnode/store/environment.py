@@ -168,8 +168,9 @@ class LmdbStore:
         durable: bool = True,
         limits: Limits | None = None,
         read_only: bool = False,
+        create: bool = True,
     ) -> LmdbStore:
-        """Open the file at ``path``, or make it; errors as ``MappedFile.open``.
+        """Open the file at ``path``, or make it unless ``create`` forbids; errors as ``MappedFile.open``.
 
         ``limits`` gives the ceiling of the file and the free disk that is left alone, in bytes. ``durable=False`` is
         for tests: a power cut may then lose what was acknowledged.
@@ -182,6 +183,7 @@ class LmdbStore:
                 map_bytes_max=bounds.map_bytes,
                 free_bytes_reserve=bounds.free_bytes_reserve,
                 read_only=read_only,
+                create=create,
             )
         )
 

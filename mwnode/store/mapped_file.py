@@ -98,12 +98,14 @@ class MappedFile:
         map_bytes_max: int = MAP_BYTES_MAX,
         free_bytes_reserve: int = 0,
         read_only: bool = False,
+        create: bool = True,
     ) -> MappedFile:
         """Open or make the file.
 
         ``durable=False`` leaves out the fsync: for tests only. ``map_bytes_max`` is the ceiling of the file in bytes;
         below ``free_bytes_reserve`` bytes of free disk every write is refused. Readers in other processes use
-        ``read_only``. Raises StoreBusy, StoreTooNew, StoreMissing, StoreReadOnly, StoreCorrupt, StoreUnavailable.
+        ``read_only``; without ``create`` there must be a file. Raises StoreBusy, StoreTooNew, StoreMissing,
+        StoreReadOnly, StoreCorrupt, StoreUnavailable.
         """
         self = cls(
             path,
@@ -119,8 +121,8 @@ class MappedFile:
             )
         if self.file_system in ownership.DOUBTFUL_FILE_SYSTEMS or self.file_system.startswith("fuse"):
             _log.warning("%s lies on %s: keep it on a local disk where you can", path, self.file_system)
-        if read_only and not path.exists():
-            raise StoreMissing(f"there is no store at {path}; 'mwnode init' makes one")
+        if (read_only or not create) and not path.exists():
+            raise StoreMissing(f"there is no store at {path}: restore a backup of it, or make a HOME by 'mwnode init'")
         if not read_only:
             self._owner = ownership.OwnerLock(path)
         try:
@@ -369,7 +371,7 @@ class MappedFile:
         if now >= self._readers_looked_at + DEAD_READERS_SECONDS:
             self._readers_looked_at = now
             self.clear_dead_readers()
-        self._keep_reserve()
+        self.keep_reserve()
         self._grow_ahead()
         self._room_until = now + ROOM_SECONDS
 
@@ -383,7 +385,8 @@ class MappedFile:
             _log.info("%s: %s readers had died without closing it", self.path, freed)
         return freed
 
-    def _keep_reserve(self) -> None:
+    def keep_reserve(self) -> None:
+        """Raise StoreFull when less disk is free than is to be left alone."""
         if not self.free_bytes_reserve:
             return
         disk = os.statvfs(self.path)

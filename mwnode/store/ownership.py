@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -58,7 +59,9 @@ class OwnerLock:
     def _write(self, who: Holder) -> None:
         content = msgspec.json.encode(who) + b"\n"
         os.ftruncate(self._file, 0)
-        os.pwrite(self._file, content, 0)
+        # Where the disk is full nobody hears who holds the lock; it is held all the same.
+        with suppress(OSError):
+            os.pwrite(self._file, content, 0)
 
     def release(self) -> None:
         """Give the file free. Idempotent."""
