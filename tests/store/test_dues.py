@@ -55,11 +55,17 @@ def test_leases_still_end_after_the_index_was_damaged(mwnode: Harness, damage: D
     assert is_sound_now(mwnode)
     with mwnode.node.store.read() as view:
         assert list(rows_without_entry(view)) == []
+    before = len(mission_events(mwnode, work))
     mwnode.advance(100_000)
     now = mwnode.clock.now()
-    assert work.state != "executing"
+    expired = [kind for kind in mission_events(mwnode, work)[before:] if kind.endswith("lease_expired")]
+    assert len(expired) == 3, "of execution, ownership and coordination"
     with mwnode.node.store.read() as view:
         assert all(row.lease.state != "active" or parse(row.lease.expires_at) > now for row in view.each(LEASES))
+
+
+def mission_events(mwnode: Harness, work: WorkHandle) -> list[str]:
+    return [event["kind"] for event in work.mission.events()]
 
 
 def is_sound_now(mwnode: Harness) -> bool:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from mwnode.store import apart
 from mwnode.store.apart import verify_apart
 from mwnode.store.environment import LmdbStore
 from mwnode.store.errors import StoreCorrupt, StoreMissing, StoreTooNew
@@ -127,7 +126,7 @@ def test_a_child_that_ends_or_stalls_keeps_what_it_had_found(
     said = f"import os, time\nfor line in {lines!r}: print(line, flush=True)\n{ending}\n"
     script.write_text(f"#!{sys.executable}\n{said}")
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(apart.sys, "executable", str(script))
+    monkeypatch.setattr(sys, "executable", str(script))
     report = verify_apart(home / "node.mdb", stalled_seconds=1)
     assert not report.ok
     assert [finding.kind for finding in report.findings] == ["hash", "structure"]
@@ -141,7 +140,7 @@ def test_a_command_key_with_a_high_bit_ends_no_search_late(home: Path) -> None:
         key = keys(store, "commands")[5]
         flipped = U64.pack(int.from_bytes(key, "big") ^ 1 << bit)
         with store.file.lmdb.begin(write=True, db=handle) as txn:
-            value = txn.pop(key)
+            value = txn.pop(key) or b""
             txn.put(flipped, value)
         with store.read() as view:
             assert view.command_number(bytes(32)) is None
