@@ -25,7 +25,6 @@ LONG_BY_NATURE = {
     "protocol/documents.py": "one struct per normative schema: a list, not an idea that could be split",
     "protocol/commands.py": "one struct per Command kind",
     "protocol/events.py": "one struct per Event kind",
-    "testing.py": "one page for the author of a test",
 }
 WORLD = {
     # What reads the outside world, and the only places that may.

@@ -21,7 +21,7 @@ from mwnode.coordinator.runner import CoordinatorError, CoordinatorOptions, run_
 from mwnode.enrolment import Capability
 from mwnode.gateway.server import Server, serve, server_tls
 from mwnode.system import OsEntropy, SystemClock
-from mwnode.testing import Harness, MissionHandle, Participant
+from mwnode.testing import Harness, MissionHandle, Participant, RunningClock
 from mwnode.trust.keys import sign_mapping
 from mwnode.worker.executor import ExecutorError, Work
 from mwnode.worker.runner import Worker, WorkerError, WorkerOptions, run_worker
@@ -103,7 +103,7 @@ class World:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.harness = Harness(path / "home")
+        self.harness = Harness(path / "home", clock=RunningClock())
         self.home = self.harness.node.home
         self.server: Server | None = None
         self.port = 0
@@ -201,8 +201,7 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr("mwnode.testing.ManualClock", SystemClock)
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     made = World(tmp_path)
     await made.serve()
     yield made

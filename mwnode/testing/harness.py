@@ -1,0 +1,183 @@
+"""A node with its clock and its people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mwnode.authority.state import AGENTS
+from mwnode.enrolment import Capability, draft_card
+from mwnode.genesis import binding_of, service_command, valid_from
+from mwnode.home import make_key
+from mwnode.node import Node
+from mwnode.protocol.commands import CORE, EXT
+from mwnode.protocol.documents import Actor
+from mwnode.protocol.identifiers import uuid7_urn
+from mwnode.testing.clock import ManualClock, SeededEntropy
+from mwnode.testing.mission import MissionHandle
+from mwnode.testing.people import Participant
+from mwnode.trust.keys import sign_mapping
+
+RESOURCE = "urn:example:repository"
+"""What an ordinary Mission may touch."""
+
+
+class Harness:
+    """A node with its clock and its people. The fixture ``mwnode`` yields one.
+
+    The same ``seed`` gives the same identifiers and keys. ``clock`` is a ManualClock unless another is given;
+    ``durable`` adds the fsync of a real node.
+    """
+
+    def __init__(
+        self, home: Path, *, seed: int = 0, workers: int = 2, durable: bool = False, clock: ManualClock | None = None
+    ) -> None:
+        self.home = home
+        self.clock = clock or ManualClock()
+        self.entropy = SeededEntropy(seed)
+        self._durable = durable
+        self.node = Node.open(home, clock=self.clock, entropy=self.entropy, durable=durable)
+        assert self.node.organization_key is not None
+        self.organization = Participant(self, "organization", self.node.organization_key)
+        self.owner = Participant(self, "owner", self.node.home.key("owner"))
+        self.coordinator = self.agent("coordinator")
+        self.workers = [self.agent(f"worker-{number}") for number in range(1, workers + 1)]
+
+    def close(self) -> None:
+        self.node.close()
+
+    def restart(self) -> None:
+        """Close the node and open it again on the same file."""
+        self.node.close()
+        self.node = Node.open(self.home, clock=self.clock, entropy=self.entropy, durable=self._durable)
+
+    def new_id(self) -> str:
+        return uuid7_urn(self.clock.now(), self.entropy.random(10))
+
+    def send(self, raw: bytes) -> list[dict[str, Any]]:
+        """Send the bytes of one Command; the Events, receipt first."""
+        return [msgspec.json.decode(event) for event in self.node.send(raw)]
+
+    def advance(self, seconds: int) -> None:
+        """Let time pass, and let the authority look at everything that came due."""
+        self.clock.advance(seconds)
+        self.node.run_timers()
+
+    def agent(self, name: str, capabilities: Sequence[Capability] = (Capability(),), slots: int = 4) -> Participant:
+        """Register an Agent and connect it."""
+        home = self.node.home
+        principal = Actor(type="agent", id=f"urn:mwnode:agent:{name}")
+        key = make_key(name, principal, home.organization_id, self.entropy)
+        root = self.organization.key
+        since = valid_from(self.clock.now(), self.node.policy.freshness_window)
+        binding = binding_of(key, since)
+        card = draft_card(
+            agent_id=principal.id,
+            organization_id=home.organization_id,
+            display_name=name,
+            owner=root.principal,
+            capabilities=capabilities,
+            public_keys=[
+                {
+                    "keyId": binding.key_id,
+                    "algorithm": binding.algorithm,
+                    "publicKey": binding.public_key,
+                    "validFrom": binding.valid_from,
+                }
+            ],
+            slots=slots,
+            endpoint="wss://localhost/ws",
+            evidence_id=self.new_id(),
+        )
+        card["issuedAt"] = self.clock.now().text()
+        signed = sign_mapping(card, root, card["issuedAt"])
+        kind = f"{EXT}.registry.agent_card_register"
+        self.send(service_command(root, kind, {"card": signed}, self.clock, self.entropy))
+        participant = Participant(self, name, key)
+        participant.connect()
+        return participant
+
+    def human(self, name: str) -> Participant:
+        """Register another human."""
+        principal = Actor(type="human", id=f"urn:mwnode:human:{name}")
+        key = make_key(name, principal, self.node.organization_id, self.entropy)
+        since = valid_from(self.clock.now(), self.node.policy.freshness_window)
+        payload = {"binding": msgspec.to_builtins(binding_of(key, since))}
+        self.send(service_command(self.organization.key, f"{CORE}.key_bind", payload, self.clock, self.entropy))
+        return Participant(self, name, key)
+
+    def mission(self, **payload: Any) -> MissionHandle:
+        """The owner creates a Mission; ``payload`` replaces members of an ordinary one."""
+        mission_id, group_id = self.new_id(), self.new_id()
+        ordinary: dict[str, Any] = {
+            "missionId": mission_id,
+            "groupId": group_id,
+            "coordinatorAgentId": self.coordinator.id,
+            "title": "Release",
+            "objective": "Build, check and publish the archive",
+            "definitionOfDone": [
+                {
+                    "criterionId": "archive",
+                    "description": "The archive exists and its tests pass",
+                    "evidenceRequired": ["deterministic_test"],
+                }
+            ],
+            "budget": {"wallClockSecondsLimit": 86_400, "toolCallLimit": 10_000},
+            "deadline": self.clock.now().plus(172_800).text(),
+            "approvalPolicy": {"finalHumanApproval": True, "highRiskExecutionApproval": True},
+            "permissions": [{"resource": RESOURCE, "operations": ["read", "write.branch"]}],
+            "coordinatorLeaseSeconds": 3600,
+        }
+        self.owner.send("mission.create", {**ordinary, **payload}, group_id=group_id)
+        return MissionHandle(self, mission_id, group_id)
+
+    def contract(self, **members: Any) -> dict[str, Any]:
+        """An ordinary Work Contract; ``members`` by wire name replace parts of it."""
+        ordinary = {
+            "contractVersion": 1,
+            "goal": "Run the unit tests",
+            "requiredDeliverables": [
+                {
+                    "deliverableId": "report",
+                    "description": "The report",
+                    "mediaType": "text/plain",
+                    "schema": "urn:mwnode:schema:any",
+                }
+            ],
+            "acceptanceCriteria": [
+                {"criterionId": "green", "description": "all pass", "evidenceRequired": ["deterministic_test"]}
+            ],
+            "inputArtifacts": [],
+            "dependencyWorkItemIds": [],
+            "allowedResources": [{"resource": RESOURCE, "operations": ["read"]}],
+            "requiredCapabilities": [{"id": "mwnode.generic", "version": "1.0.0"}],
+            "deadline": self.clock.now().plus(86_400).text(),
+            "requestedUrgency": "normal",
+            "businessImpact": "The release waits for it",
+            "retryPolicy": {
+                "maxAttempts": 3,
+                "backoff": "none",
+                "maxDelay": "PT1M",
+                "retryableFailures": ["EXECUTOR_FAILED"],
+            },
+            "budget": {"wallClockSecondsLimit": 600},
+            "sideEffectRisk": "none",
+            "executionApproval": "not_required",
+        }
+        return {**ordinary, **members}
+
+    def store_bytes(self, content: bytes) -> str:
+        """Store Artifact bytes; their content hash."""
+        writer = self.node.artifacts.begin_put()
+        writer.write(content)
+        return writer.finish(None).content_hash
+
+    def session_epoch(self, agent: Participant) -> int:
+        """The Agent's newest Session Epoch, as the node knows it."""
+        with self.node.read() as view:
+            row = view.get(AGENTS, agent.id)
+        assert row is not None
+        return row.session_epoch
