@@ -34,6 +34,7 @@ from mwnode.store.environment import LmdbStore
 from mwnode.store.errors import StoreFull
 from mwnode.store.port import AuditRow, ReadTransaction, WriteTransaction
 from mwnode.store.snapshots import Snapshots, with_uploaded
+from mwnode.store.stepping import OnWork, future
 from mwnode.store.upkeep import Upkeep
 from mwnode.system import OsEntropy, SystemClock
 from mwnode.tokens import NodeTokens
@@ -63,7 +64,9 @@ class Node:
         organization_key: SigningKey | None,
         policy: Policy,
         registry: Registry,
+        on_work: OnWork | None = None,
     ) -> None:
+        self._stepped = on_work is not None
         self.home = home
         self.store = store
         self.authority_key = authority_key
@@ -87,6 +90,7 @@ class Node:
             on_commit=self._publish,
             on_registry=self._replace_registry,
             is_token=lambda text: self._tokens.claims(text) is not None,
+            on_work=on_work,
         )
         self._artifacts = Artifacts(store, self._committer, home.limits)
         self._snapshots = Snapshots(store, self._committer, authority_key, clock, entropy)
@@ -94,10 +98,10 @@ class Node:
         self._listeners.append(self._upkeep.note)
         self._stop = threading.Event()
         self._keeper: threading.Thread | None = None
-        if self._upkeep.needed:
+        if self._upkeep.needed and not self._stepped:
             self._keeper = threading.Thread(target=self._keep_up, name="mwnode-upkeep", daemon=True)
             self._keeper.start()
-        self._verifier = Verifier(lambda: self._registry)
+        self._verifier = Verifier(lambda: self._registry, on_work)
         self._closed = False
 
     @classmethod
@@ -110,13 +114,16 @@ class Node:
         durable: bool = True,
         new_store: bool = False,
         new_keys: bool = False,
+        on_work: OnWork | None = None,
     ) -> Node:
         """Open the node of a HOME, or of the ``node.mdb`` in one; makes the HOME when there is nothing yet.
 
         ``durable=False`` leaves out the fsync: for tests, where losing power loses nothing of value. ``new_store``
         begins an empty store in a HOME whose own is gone; ``new_keys`` binds authority.key and owner.key also where
-        others of theirs are valid. Raises HomeError, StoreBusy (another process owns the file), and the other errors
-        of the store.
+        others of theirs are valid. ``on_work`` makes a node without threads of its own: it is called when there is
+        something to do, and whoever holds the node calls ``step`` then.
+
+        Raises HomeError, StoreBusy (another process owns the file), and the other errors of the store.
         """
         clock = clock or SystemClock()
         entropy = entropy or OsEntropy()
@@ -143,7 +150,7 @@ class Node:
                 registry = genesis.read_registry(view, home.organization_id)
             if not new_keys:
                 genesis.check_authority_key(registry, home, authority_key, clock.now())
-            node = cls(home, store, clock, entropy, authority_key, organization_key, policy, registry)
+            node = cls(home, store, clock, entropy, authority_key, organization_key, policy, registry, on_work)
         except BaseException:
             store.close()
             raise
@@ -231,7 +238,7 @@ class Node:
 
     def open_session(self, agent_id: str, key_id: str) -> Future[SessionGrant | Rejection]:
         """Issue the Agent's next Session Epoch by a signed Command of the authority service."""
-        answer: Future[SessionGrant | Rejection] = Future()
+        answer: Future[SessionGrant | Rejection] = self._future()
         raw = genesis.service_command(
             self.authority_key,
             f"{EXT}.identity.session_open",
@@ -279,7 +286,7 @@ class Node:
 
         Raises the MissionWeaveError of the code with which it was refused.
         """
-        answer: Future[Outcome | Failure] = Future()
+        answer: Future[Outcome | Failure] = self._future()
         self.submit(raw, Origin(transport="http", bearer=bearer), answer.set_result)
         outcome = answer.result()
         if isinstance(outcome, Accepted):
@@ -297,7 +304,21 @@ class Node:
         self._committer.run_timers()
         self._upkeep.run()
 
+    # --- without threads ---
+
+    def step(self) -> bool:
+        """Verify and commit what waits now, or is due; whether there was anything. For a node with ``on_work``."""
+        verified = self._verifier.step()
+        return self._committer.step() or verified
+
+    def seconds_to_due(self) -> float | None:
+        """Seconds after which ``step`` is to be called even if nothing comes in; ``None`` while nothing will be due."""
+        return self._committer.seconds_to_due()
+
     # --- inside ---
+
+    def _future(self) -> Future[Any]:
+        return future(self.step if self._stepped else None)
 
     def _keep_up(self) -> None:
         while not self._stop.wait(UPKEEP_SECONDS):

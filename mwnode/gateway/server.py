@@ -233,18 +233,8 @@ def server_tls(certificate: Path | str, key: Path | str) -> ssl.SSLContext:
     return context
 
 
-async def serve(
-    authority: Authority, host: str = "127.0.0.1", port: int = 0, *, tls: ssl.SSLContext | None = None
-) -> Server:
-    """Listen on a host and port (0 = any free one). Without ``tls`` the host must be a loopback address.
-
-    Raises ValueError for plain text elsewhere, OSError when the port cannot be taken.
-    """
-    if tls is None and not _is_loopback(host):
-        raise ValueError(f"{host} is no loopback address: plain text is for loopback only, use TLS there")
-    asyncio_log = logging.getLogger("asyncio")
-    if not any(isinstance(each, _DeadSends) for each in asyncio_log.filters):
-        asyncio_log.addFilter(_DeadSends())
+def assemble(authority: Authority, tls: ssl.SSLContext | None = None) -> tuple[Hub, web.AppRunner, Listener]:
+    """A server with everything but its socket: neither its runner is set up nor its hub started."""
     hub, limits = Hub(authority), authority.limits
     # Each body has a bound of its own.
     app = web.Application(client_max_size=limits.frame_bytes)
@@ -262,6 +252,22 @@ async def serve(
         patience=limits.handshake_timeout,
         send_timeout=limits.send_timeout,
     )
+    return hub, runner, listening
+
+
+async def serve(
+    authority: Authority, host: str = "127.0.0.1", port: int = 0, *, tls: ssl.SSLContext | None = None
+) -> Server:
+    """Listen on a host and port (0 = any free one). Without ``tls`` the host must be a loopback address.
+
+    Raises ValueError for plain text elsewhere, OSError when the port cannot be taken.
+    """
+    if tls is None and not _is_loopback(host):
+        raise ValueError(f"{host} is no loopback address: plain text is for loopback only, use TLS there")
+    asyncio_log = logging.getLogger("asyncio")
+    if not any(isinstance(each, _DeadSends) for each in asyncio_log.filters):
+        asyncio_log.addFilter(_DeadSends())
+    hub, runner, listening = assemble(authority, tls)
     await runner.setup()
     try:
         taken = await listening.open(host, port)

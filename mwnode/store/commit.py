@@ -29,6 +29,7 @@ from mwnode.store.errors import StoreError, StoreUnavailable
 from mwnode.store.outcome import INTERNAL, Accepted, CommittedEvent, Outcome
 from mwnode.store.port import AuditRow
 from mwnode.store.sealing import Sealer
+from mwnode.store.stepping import OnWork, future
 from mwnode.trust.keys import SigningKey
 from mwnode.trust.registry import Registry
 
@@ -81,7 +82,9 @@ _Item = _Command | _Call | _Timers
 
 class Committer:
     """The writer. ``submit`` and ``call`` may be used from any thread; ``on_commit``, ``on_registry`` and replies are
-    called from the writer's thread, after the data is durable, and must not block."""
+    called from the writer's thread, after the data is durable, and must not block.
+
+    With ``on_work`` there is no thread: whoever is told by it calls ``step``, until there is nothing left to do."""
 
     def __init__(
         self,
@@ -97,7 +100,9 @@ class Committer:
         on_commit: Callable[[list[CommittedEvent]], None],
         on_registry: Callable[[Registry], None],
         is_token: Callable[[str], bool] | None = None,
+        on_work: OnWork | None = None,
     ) -> None:
+        self._on_work = on_work
         self._store = store
         self._sealer = Sealer(authority_key, services.authority)
         self._is_token = is_token
@@ -126,8 +131,10 @@ class Committer:
         self.commands = 0
         """Commands accepted."""
         self._prepare_store()
-        self._thread = Thread(target=self._run, name="mwnode-writer", daemon=True)
-        self._thread.start()
+        self._thread: Thread | None = None
+        if on_work is None:
+            self._thread = Thread(target=self._run, name="mwnode-writer", daemon=True)
+            self._thread.start()
 
     def _prepare_store(self) -> None:
         """Say in the file which service accepts documents, and learn what is due."""
@@ -175,13 +182,13 @@ class Committer:
 
         ``change`` may be run again from its start, so it must have no effect but on its transaction.
         """
-        future: Future[T] = Future()
+        answer: Future[T] = self._future()
         with self._wake:
             if not self._closed:
-                self._push(_Call(change, future))
-                return future
-        future.set_exception(StoreUnavailable("the writer is closed"))
-        return future
+                self._push(_Call(change, answer))
+                return answer
+        answer.set_exception(StoreUnavailable("the writer is closed"))
+        return answer
 
     def now(self) -> Instant:
         """The node's time."""
@@ -204,7 +211,7 @@ class Committer:
 
     def run_timers(self) -> None:
         """Look at what is due now and wait until its effects are durable."""
-        done: Future[None] = Future()
+        done: Future[None] = self._future()
         with self._wake:
             if self._closed:
                 return
@@ -216,7 +223,11 @@ class Committer:
         with self._wake:
             self._closed = True
             self._wake.notify_all()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+            return
+        while self.step():
+            pass
 
     def _push(self, item: _Item) -> None:
         self._queue.append(item)
@@ -224,8 +235,10 @@ class Committer:
         self._notify()
 
     def _notify(self) -> None:
+        if self._on_work is not None:
+            self._on_work()
         # Waking a thread that is busy anyway would only cost a hand-off.
-        if self._idle:
+        elif self._idle:
             self._idle = False
             self._wake.notify()
 
@@ -257,24 +270,42 @@ class Committer:
     # --- the writer's thread ---
 
     def _run(self) -> None:
-        while True:
-            items, audits = self._take()
-            if items or audits or self._due_now():
-                self._commit(items, audits)
-            elif self._closed:
-                return
+        while self._work(wait=True) or not self._over():
+            pass
+
+    def _over(self) -> bool:
+        with self._wake:
+            return self._closed and not self._queue and not self._audits
+
+    def step(self) -> bool:
+        """Without a thread: commit one batch of what waits or is due; whether there was any."""
+        return self._work(wait=False)
+
+    def seconds_to_due(self) -> float | None:
+        """Seconds until something comes due, at most ``TIMER_WAIT_MAX``; ``None`` while nothing will."""
+        return self._seconds_to_wait()
+
+    def _future(self) -> Future[Any]:
+        return future(None if self._on_work is None else self.step)
+
+    def _work(self, *, wait: bool) -> bool:
+        items, audits = self._take(wait=wait)
+        if not (items or audits or self._due_now()):
+            return False
+        self._commit(items, audits)
+        return True
 
     def _due_now(self) -> bool:
         return self._next_due is not None and self._next_due <= self._clock.now()
 
-    def _take(self) -> tuple[list[_Item], list[AuditRow]]:
+    def _take(self, *, wait: bool) -> tuple[list[_Item], list[AuditRow]]:
         """Wait for work; at most one batch of it. Empty when something came due or the writer closes."""
         with self._wake:
-            if not self._queue and not self._audits and not self._closed:
+            if wait and not self._queue and not self._audits and not self._closed:
                 self._idle = True
                 self._wake.wait(self._seconds_to_wait())
                 self._idle = False
-            if self._last_size >= LINGER_BELOW > len(self._queue) > 0 and not self._closed:
+            if wait and self._last_size >= LINGER_BELOW > len(self._queue) > 0 and not self._closed:
                 # The wait gives the interpreter to whoever is about to submit.
                 self._wake.wait(LINGER_SECONDS)
             items: list[_Item] = []
@@ -392,9 +423,9 @@ class Committer:
             if type(item) is _Command:
                 self._guard(item.reply, refusal)
                 continue
-            future: Future[Any] | None = item.future if isinstance(item, (_Call, _Timers)) else None
-            if future is not None:
-                future.set_exception(error)
+            waiting: Future[Any] | None = item.future if isinstance(item, (_Call, _Timers)) else None
+            if waiting is not None:
+                waiting.set_exception(error)
 
     def _guard(self, callback: Callable[[Any], None], value: Any) -> None:
         """Somebody else's callback must not end the thread that everybody depends on."""

@@ -308,7 +308,8 @@ class HandlerExecutor:
         self.limits = limits or ExecutorLimits()
 
     async def run(self, slot: Slot, stop: Stop, report: Report, sample: Sample) -> Exit:
-        started = time.monotonic()
+        time_of = asyncio.get_running_loop().time
+        started = time_of()
         work = asyncio.ensure_future(self.handler(Work(slot, stop, report)))
         killed = asyncio.create_task(stop.killed.wait())
         asked = asyncio.create_task(stop.asked.wait())
@@ -322,7 +323,7 @@ class HandlerExecutor:
         finally:
             killed.cancel()
             asked.cancel()
-        spent = time.monotonic() - started
+        spent = time_of() - started
         if work.cancelled():
             return Exit(-signal.SIGTERM, spent, 0.0)
         error = work.exception()
