@@ -19,6 +19,7 @@ from mwnode.protocol.identifiers import uuid7_urn
 from mwnode.testing.clock import ManualClock, SeededEntropy
 from mwnode.testing.mission import MissionHandle
 from mwnode.testing.people import Participant
+from mwnode.testing.work import WorkHandle
 from mwnode.trust.keys import sign_mapping
 
 RESOURCE = "urn:example:repository"
@@ -109,8 +110,11 @@ class Harness:
         self.send(service_command(self.organization.key, f"{CORE}.key_bind", payload, self.clock, self.entropy))
         return Participant(self, name, key)
 
-    def mission(self, **payload: Any) -> MissionHandle:
-        """The owner creates a Mission; ``payload`` replaces members of an ordinary one."""
+    def mission(self, state: str = "active", **payload: Any) -> MissionHandle:
+        """A Mission of the owner in any state of its lifecycle: ``mwnode.mission("awaiting_approval")``.
+
+        ``payload``, by wire name, replaces members of an ordinary ``mission.create``. ValueError for an unknown state.
+        """
         mission_id, group_id = self.new_id(), self.new_id()
         ordinary: dict[str, Any] = {
             "missionId": mission_id,
@@ -131,8 +135,13 @@ class Harness:
             "permissions": [{"resource": RESOURCE, "operations": ["read", "write.branch"]}],
             "coordinatorLeaseSeconds": 3600,
         }
-        self.owner.send("mission.create", {**ordinary, **payload}, group_id=group_id)
-        return MissionHandle(self, mission_id, group_id)
+        self.owner.send("mission.create", {**ordinary, **payload}, group_id=payload.get("groupId", group_id))
+        named = {**ordinary, **payload}
+        return MissionHandle(self, named["missionId"], named["groupId"]).to(state)
+
+    def work(self, state: str = "open", **contract: Any) -> WorkHandle:
+        """A WorkItem in any state of its lifecycle, in a new Mission: ``mwnode.work("blocked")``."""
+        return self.mission().work(state, **contract)
 
     def contract(self, **members: Any) -> dict[str, Any]:
         """An ordinary Work Contract; ``members`` by wire name replace parts of it."""

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mwnode.authority.state import MEMBERSHIPS, MISSIONS, MembershipRow, MissionRow, membership_key
+from mwnode.authority.state import (
+    MEMBERSHIPS,
+    MISSIONS,
+    WORK_ITEMS,
+    MembershipRow,
+    MissionRow,
+    WorkItemRow,
+    membership_key,
+)
 from mwnode.testing.people import Participant
+from mwnode.testing.states import MISSION_STEPS, take_steps
 from mwnode.testing.work import WorkHandle
 
 if TYPE_CHECKING:
@@ -65,8 +74,29 @@ class MissionHandle:
         )
         return WorkHandle(self, work_item_id)
 
-    def submit(self, artifact_hashes: Sequence[str]) -> dict[str, Any]:
-        """The Coordinator submits the Mission for approval of exactly these Artifacts."""
+    def work(self, state: str = "open", **contract: Any) -> WorkHandle:
+        """A WorkItem in any state of its lifecycle: ``mission.work("submitted")``. ValueError for an unknown state."""
+        return self.authorize(**contract).to(state)
+
+    def work_items(self) -> list[WorkItemRow]:
+        """Every WorkItem of the Mission."""
+        with self.harness.node.read() as view:
+            return list(view.in_group(WORK_ITEMS, self.group_id))
+
+    def post(self, who: Participant, content: str, **payload: Any) -> dict[str, Any]:
+        """Somebody says something in the Group's own Conversation."""
+        ordinary = {"messageId": self.harness.new_id(), "conversationId": f"{self.group_id}:mission"}
+        return who.send("message.post", {**ordinary, "content": content, **payload}, group_id=self.group_id)[0]
+
+    def submit(self, artifact_hashes: Sequence[str] | None = None) -> dict[str, Any]:
+        """The Coordinator submits exactly these Artifacts for approval, or all that were verified.
+
+        A Mission without any WorkItem gets one that is verified, since an empty one cannot be submitted (R-7.3-03).
+        """
+        if artifact_hashes is None:
+            if not self.work_items():
+                self.work("verified")
+            artifact_hashes = self._verified()
         return self.harness.coordinator.send(
             "mission.submit_for_approval",
             {"artifactHashes": list(artifact_hashes), "missionRevision": self.revision},
@@ -96,6 +126,23 @@ class MissionHandle:
         """The owner approves exactly what was submitted."""
         return self.harness.owner.send("mission.approve", {"approval": self.approval()}, group_id=self.group_id)[0]
 
+    def cancel(self, **payload: Any) -> dict[str, Any]:
+        """The owner calls the Mission off."""
+        return self.harness.owner.send(
+            "mission.cancel", {"reason": "No longer needed", **payload}, group_id=self.group_id
+        )[0]
+
+    def terminate(self, **payload: Any) -> dict[str, Any]:
+        """The Coordinator gives the Mission up."""
+        return self.harness.coordinator.send(
+            "mission.terminate", {"reason": "It cannot be done", **payload}, group_id=self.group_id
+        )[0]
+
+    def to(self, state: str) -> MissionHandle:
+        """Go on to a state of the lifecycle by the ordinary Commands; itself. ValueError when no way leads there."""
+        take_steps(self, self.state, state, MISSION_STEPS)
+        return self
+
     def request_changes(self, feedback: str = "Please correct this") -> dict[str, Any]:
         """The owner sends the submission back."""
         return self.harness.owner.send(
@@ -103,3 +150,13 @@ class MissionHandle:
             {"approval": self.approval("changes_requested"), "feedback": feedback},
             group_id=self.group_id,
         )[0]
+
+    def _verified(self) -> list[str]:
+        return sorted(
+            {
+                content_hash
+                for row in self.work_items()
+                if row.item.state == "verified" and row.item.submission is not msgspec.UNSET
+                for content_hash in row.item.submission.artifact_hashes
+            }
+        )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from mwnode.authority.state import WORK_ITEMS, WorkItemRow
+from mwnode.protocol.commands import EXT
 from mwnode.protocol.identifiers import artifact_uri
 from mwnode.testing.people import Participant
+from mwnode.testing.states import WORK_STEPS, take_steps
 
 if TYPE_CHECKING:
     from mwnode.testing.mission import MissionHandle
@@ -139,9 +141,11 @@ class WorkHandle:
         }
         return who.sign(**{**document, **members})
 
-    def submit(self, artifact_hashes: Sequence[str], worker: Participant | None = None) -> dict[str, Any]:
-        """The owner submits with passing Evidence for each criterion."""
+    def submit(self, artifact_hashes: Sequence[str] | None = None, worker: Participant | None = None) -> dict[str, Any]:
+        """The owner submits with passing Evidence for each criterion; publishes a result first where none is named."""
         who = self._by(worker)
+        if artifact_hashes is None:
+            artifact_hashes = [self.publish(worker=who)]
         evidence = [self.evidence(who, "deterministic_test", artifact_hashes=artifact_hashes)]
         return who.send(
             "work.submit",
@@ -159,6 +163,55 @@ class WorkHandle:
             group_id=self.mission.group_id,
         )[0]
 
+    def checkpoint(self, worker: Participant | None = None, **payload: Any) -> dict[str, Any]:
+        """The owner saves where it is and gives its slot back: ``active`` to ``queued``."""
+        return self._by(worker).send(
+            "work.checkpoint",
+            {**self.held, "checkpoint": self._checkpoint(), **payload},
+            group_id=self.mission.group_id,
+        )[0]
+
+    def block(self, worker: Participant | None = None, **payload: Any) -> dict[str, Any]:
+        """The owner cannot go on: ``active`` to ``blocked``."""
+        ordinary = {
+            "reason": "The data is missing",
+            "requiredResolution": "Somebody supplies the data",
+            "checkpoint": self._checkpoint(),
+        }
+        return self._by(worker).send(
+            "work.block", {**self.held, **ordinary, **payload}, group_id=self.mission.group_id
+        )[0]
+
+    def unblock(self, **payload: Any) -> dict[str, Any]:
+        """The Coordinator lets the owner go on: ``blocked`` to ``queued``."""
+        return self._coordinator("work.unblock", {"resolution": "The data is there", **payload})
+
+    def fail(self, **payload: Any) -> dict[str, Any]:
+        """The Coordinator gives the WorkItem up, with a signed failure report."""
+        report = self.evidence(self.harness.coordinator, "failure_report", "failed")
+        return self._coordinator("work.fail", {"reason": "It cannot be done", "evidence": [report], **payload})
+
+    def cancel(self, **payload: Any) -> dict[str, Any]:
+        """The Coordinator calls the WorkItem off."""
+        return self._coordinator("work.cancel", {"reason": "No longer needed", **payload})
+
+    def renew(self, worker: Participant | None = None, **payload: Any) -> dict[str, Any]:
+        """The owner renews its Execution Lease, and may report progress."""
+        return self._by(worker).send(
+            f"{EXT}.core.work_execution_lease_renew", {**self.held, **payload}, group_id=self.mission.group_id
+        )[0]
+
+    def use(self, worker: Participant | None = None, **usage: int) -> dict[str, Any]:
+        """The owner books usage, by wire name: ``work.use(toolCalls=3)``."""
+        return self._by(worker).send(
+            f"{EXT}.core.resource_usage_record", {**self.held, "usageDelta": usage}, group_id=self.mission.group_id
+        )[0]
+
+    def to(self, state: str) -> WorkHandle:
+        """Go on to a state of the lifecycle by the ordinary Commands; itself. ValueError when no way leads there."""
+        take_steps(self, self.state, state, WORK_STEPS)
+        return self
+
     def run(self, worker: Participant | None = None, content: bytes = b"result\n") -> str:
         """The whole ordinary way from ``open`` to ``verified``; the content hash of the one Artifact."""
         who = worker or self.harness.workers[0]
@@ -169,6 +222,19 @@ class WorkHandle:
         self.submit([content_hash], who)
         self.review()
         return content_hash
+
+    def _coordinator(self, kind: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+        return self.harness.coordinator.send(
+            kind, {"workItemId": self.work_item_id, **payload}, group_id=self.mission.group_id
+        )[0]
+
+    def _checkpoint(self) -> dict[str, Any]:
+        return {
+            "checkpointId": self.harness.new_id(),
+            "phase": "half-way",
+            "completedMilestones": [],
+            "createdAt": self.harness.clock.now().text(),
+        }
 
     def _by(self, worker: Participant | None) -> Participant:
         if worker is not None:
