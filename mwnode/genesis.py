@@ -90,7 +90,8 @@ def read_registry(view: ReadTransaction, organization_id: str) -> Registry:
     bindings = [msgspec.to_builtins(row.binding) for row in rows]
     for binding in bindings:
         binding.setdefault("validityHistory", [])
-    return Registry.from_evidence({"organizationId": organization_id, "bindings": bindings})
+    evidence = {"organizationId": organization_id, "bindings": bindings}
+    return Registry.from_evidence(evidence, proven_points=True)
 
 
 def audit_seal(store: Store, home: Home, entropy: Entropy) -> AuditSeal | None:

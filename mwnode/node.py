@@ -328,7 +328,7 @@ class Node:
         """Bind the authority's and the first human's key once; later starts find them bound."""
         missing = [
             key
-            for key in (_open_key(self.home, name) for name in ("authority", "owner"))
+            for key in (self.authority_key, _open_key(self.home, "owner"))
             if key is not None and self._registry.resolve(key.key_id) is None
         ]
         if missing and self.organization_key is not None:
@@ -374,10 +374,13 @@ class Node:
 
 def _open_key(home: Home, name: str) -> SigningKey | None:
     """A key of HOME that lies open in its file; ``None`` when it is kept elsewhere or sealed: then people sign."""
-    path = home.key_path(name)
-    if not path.exists() or is_sealed(path.read_bytes()):
-        return None
-    return home.key(name)
+    try:
+        return home.key(name)
+    except HomeError:
+        path = home.key_path(name)
+        if not path.exists() or is_sealed(path.read_bytes()):
+            return None
+        raise
 
 
 def _session_epoch(accepted: Accepted) -> int:

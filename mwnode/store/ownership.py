@@ -96,13 +96,18 @@ def held(store: Path) -> bool:
 
 def file_system(path: Path) -> str:
     """The type of the file system that holds ``path``, or ``""`` where the system does not tell."""
-    best, kind = -1, ""
-    real = os.path.realpath(path)
     try:
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        device = os.stat(path).st_dev
+        table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    for line in lines:
+    # The third field is the device. Some file systems (btrfs) show files another one: then the longest path decides.
+    _, _, rest = table.partition(f" {os.major(device)}:{os.minor(device)} ")
+    if rest:
+        return rest.partition(" - ")[2].split(" ", 1)[0]
+    best, kind = -1, ""
+    real = os.path.realpath(path)
+    for line in table.splitlines():
         left, _, right = line.partition(" - ")
         mount = left.split(" ")[4].encode().decode("unicode_escape")
         inside = real == mount or real.startswith(mount.rstrip("/") + "/")

@@ -70,8 +70,13 @@ class SeededEntropy:
 
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
-        self._drawn = 0
+        self.drawn = 0
+        """How often something was drawn."""
 
     def random(self, n: int) -> bytes:
-        self._drawn += 1
-        return hashlib.shake_256(f"{self._seed} {self._drawn}".encode()).digest(n)
+        self.drawn += 1
+        return hashlib.shake_256(f"{self._seed} {self.drawn}".encode()).digest(n)
+
+    def skip_to(self, drawn: int) -> None:
+        """Go on as if so much had been drawn already."""
+        self.drawn = drawn

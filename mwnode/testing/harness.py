@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ from mwnode.protocol.identifiers import uuid7_urn
 from mwnode.testing.clock import ManualClock, SeededEntropy
 from mwnode.testing.mission import MissionHandle
 from mwnode.testing.people import Participant
+from mwnode.testing.template import Person, Template, files_of
 from mwnode.testing.work import WorkHandle
 from mwnode.trust.keys import sign_mapping
 
@@ -40,12 +43,28 @@ class Harness:
         self.clock = clock or ManualClock()
         self.entropy = SeededEntropy(seed)
         self._durable = durable
-        self.node = Node.open(home, clock=self.clock, entropy=self.entropy, durable=durable)
+        if clock is None and not durable and not home.exists():
+            self._begin_with(_template(seed, workers))
+        else:
+            self._found(workers)
+
+    def _found(self, workers: int) -> None:
+        self.node = self._open()
         assert self.node.organization_key is not None
         self.organization = Participant(self, "organization", self.node.organization_key)
         self.owner = Participant(self, "owner", self.node.home.key("owner"))
         self.coordinator = self.agent("coordinator")
         self.workers = [self.agent(f"worker-{number}") for number in range(1, workers + 1)]
+
+    def _begin_with(self, template: Template) -> None:
+        template.copy_to(self.home)
+        self.entropy.skip_to(template.drawn)
+        self.node = self._open()
+        people = [Participant(self, person.name, person.key, person.session_epoch) for person in template.people]
+        self.organization, self.owner, self.coordinator, *self.workers = people
+
+    def _open(self) -> Node:
+        return Node.open(self.home, clock=self.clock, entropy=self.entropy, durable=self._durable)
 
     def close(self) -> None:
         self.node.close()
@@ -53,7 +72,7 @@ class Harness:
     def restart(self) -> None:
         """Close the node and open it again on the same file."""
         self.node.close()
-        self.node = Node.open(self.home, clock=self.clock, entropy=self.entropy, durable=self._durable)
+        self.node = self._open()
 
     def new_id(self) -> str:
         return uuid7_urn(self.clock.now(), self.entropy.random(10))
@@ -190,3 +209,18 @@ class Harness:
             row = view.get(AGENTS, agent.id)
         assert row is not None
         return row.session_epoch
+
+
+@lru_cache(maxsize=8)
+def _template(seed: int, workers: int) -> Template:
+    """The HOME that this seed makes, founded once."""
+    with TemporaryDirectory(prefix="mwnode-testing-") as directory:
+        # A clock that is handed over is what makes a Harness found its own HOME.
+        made = Harness(Path(directory) / "home", seed=seed, workers=workers, clock=ManualClock())
+        made.close()
+        people = (made.organization, made.owner, made.coordinator, *made.workers)
+        return Template(
+            files=files_of(made.home),
+            people=tuple(Person(each.name, each.key, each.session_epoch) for each in people),
+            drawn=made.entropy.drawn,
+        )

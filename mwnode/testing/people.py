@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class Participant:
     """One Principal with its key. ``send`` fills in the epochs, signs, and waits until the node has decided."""
 
-    def __init__(self, harness: Harness, name: str, key: SigningKey) -> None:
+    def __init__(self, harness: Harness, name: str, key: SigningKey, session_epoch: int | None = None) -> None:
         self.harness = harness
         self.name = name
         self.key = key
-        self.session_epoch: int | None = None
+        self.session_epoch = session_epoch
 
     @property
     def id(self) -> str:

@@ -102,8 +102,11 @@ def _earliest(old: Instant | None, new: Instant | None, name: str) -> Instant | 
     return old if new is None else new
 
 
-def prove(document: KeyBinding) -> Binding:
-    """A binding by itself: point first, then names, times and history (R-6.4-22). Raises :class:`RegistryFault`."""
+def prove(document: KeyBinding, *, proven_point: bool = False) -> Binding:
+    """A binding by itself: point first, then names, times and history (R-6.4-22). Raises :class:`RegistryFault`.
+
+    ``proven_point`` says that the key's point was proven before, when it was registered.
+    """
     if document.algorithm != "Ed25519":
         raise RegistryFault("unsupported-algorithm", "a key's algorithm is Ed25519")
     try:
@@ -112,7 +115,7 @@ def prove(document: KeyBinding) -> Binding:
         raise RegistryFault("malformed-public-key", "publicKey is not canonical base64url") from None
     if len(public_key) != ed25519.KEY_BYTES:
         raise RegistryFault("malformed-public-key", "publicKey has not 32 bytes")
-    if not ed25519.prove_point(public_key):
+    if not (proven_point or ed25519.prove_point(public_key)):
         raise RegistryFault("weak-public-key", "publicKey is no canonical point of the prime-order subgroup")
     _identifier(document.key_id, "keyId")
     _identifier(document.principal.id, "principal.id")
@@ -238,10 +241,11 @@ class Registry:
         return exported
 
     @classmethod
-    def from_evidence(cls, evidence: Any, revision: int = 0) -> Registry:
+    def from_evidence(cls, evidence: Any, revision: int = 0, *, proven_points: bool = False) -> Registry:
         """The Registry that complete evidence proves. Raises :class:`RegistryFault` at the first thing it does not.
 
-        Declaring a key twice is fine when both say the same; their histories are merged.
+        Declaring a key twice is fine when both say the same; their histories are merged. ``proven_points`` is for
+        evidence out of a node's own store: a key's point is proven once, at registration.
         """
         try:
             document: RegistryDocument = convert(evidence, RegistryDocument)
@@ -251,7 +255,7 @@ class Registry:
         if not document.bindings:
             raise RegistryFault("malformed-evidence", "evidence without any binding proves nothing")
         for entry in _merged(document.bindings):
-            binding = registry._admit(prove(entry))
+            binding = registry._admit(prove(entry, proven_point=proven_points))
             registry._bindings[binding.key_id] = binding
             registry._owners[binding.public_key] = binding.key_id
         return registry
