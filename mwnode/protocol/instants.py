@@ -85,7 +85,21 @@ def _parse(text: str) -> Instant:
     return Instant(seconds, digits.rstrip("0"))
 
 
-_parse_cached = lru_cache(maxsize=8192)(_parse)
+@lru_cache(maxsize=1024)
+def _whole_second(text: str) -> int:
+    """Seconds of a timestamp's text up to its seconds, read as UTC."""
+    return _parse(text + "Z").seconds
+
+
+def _parse_utc(text: str) -> Instant:
+    # Many timestamps of a second follow one another, each with a fraction of its own.
+    digits = text[20:-1]
+    if text[-1:] == "Z" and text[19:20] == "." and digits.isascii() and digits.isdigit():
+        return Instant(_whole_second(text[:19]), digits.rstrip("0"))
+    return _parse(text)
+
+
+_parse_cached = lru_cache(maxsize=8192)(_parse_utc)
 
 
 def parse(text: str) -> Instant:

@@ -151,14 +151,17 @@ _SIGNATURE_MEMBER = b',"signature":{'
 def cut_signature(encoded: bytes) -> bytes | None:
     """A signed document's canonical bytes without its top-level ``signature``; None when that takes a closer look.
 
-    Inside a string the quotes of the name would be escaped, so these bytes are a member; when there is one only, it is
-    the top-level one (no signed document begins with it). Nested ones stay (R-6.4-11), so two of them need the long
-    way. No member of the envelope can hold a brace.
+    Inside a string the quotes of the name would be escaped, so these bytes are a member. Nested ones stay (R-6.4-11),
+    so this one must be the top-level one: it is when the text behind it closes one object only, or when there is no
+    other (no signed document begins with it). No member of the envelope can hold a brace.
     """
     start = encoded.rfind(_SIGNATURE_MEMBER)
-    if start < 0 or encoded.find(_SIGNATURE_MEMBER) != start:
+    if start < 0:
         return None
-    return encoded[:start] + encoded[encoded.index(b"}", start) + 1 :]
+    end = encoded.index(b"}", start) + 1
+    if encoded.count(b"}", end) != 1 and encoded.find(_SIGNATURE_MEMBER) != start:
+        return None
+    return encoded[:start] + encoded[end:]
 
 
 def signing_bytes(document: Struct | dict[str, Any]) -> bytes:

@@ -48,8 +48,9 @@ _ROOTLESS = rf"(?:{_PCHARS}|{_ESCAPE}){_run(_PATH_CHARS)}"
 _HIER_PART = rf"(?:{_ROOTLESS}|//{_AUTHORITY}(?:/{_run(_PATH_CHARS)})?|/(?:{_ROOTLESS})?|)"
 _AFTER_SCHEME = rf"{_HIER_PART}(?:\?{_run(_QUERY_CHARS)})?(?:#{_run(_QUERY_CHARS)})?"
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:"
-# Most identifiers are a scheme and a plain rootless path, UUIDs among them: tried first, in one run of characters.
-URI_PATTERN = rf"\A(?:{_SCHEME}{_PCHARS}{_PATH_CHARS}*\Z|{_SCHEME}{_AFTER_SCHEME}\Z)"
+PLAIN_URI = rf"{_SCHEME}{_PCHARS}{_PATH_CHARS}*"
+"""A scheme and a rootless path without escapes: nearly every identifier, in few runs of characters."""
+URI_PATTERN = rf"\A(?:{PLAIN_URI}\Z|{_SCHEME}{_AFTER_SCHEME}\Z)"
 """An absolute URI of RFC 3986, the whole string (R-2-15, R-2-16)."""
 
 _LEAP_YEAR = r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"

@@ -58,16 +58,23 @@ def decode_base64url(text: str) -> bytes:
     return data
 
 
-_TO_STANDARD = bytes.maketrans(b"-_", b"+/")
-_SIGNATURE_TEXT = re.compile(r"[A-Za-z0-9_-]{85}[AQgw]\Z")
-"""64 bytes in base64url: 86 characters, of which the last one leaves four bits unused."""
+_TO_STANDARD = bytes.maketrans(b"-_+/", b"+/!!")
+"""From the alphabet of base64url to that of base64; the characters that only the latter has become wrong ones."""
+_LAST_CHARACTERS = "AQgw"
+_SIGNATURE_CHARACTERS = 86
 
 
 def decode_signature(text: str) -> bytes | None:
-    """The 64 bytes of a signature's canonical base64url text, or None."""
-    if _SIGNATURE_TEXT.match(text) is None:
+    """The 64 bytes of a signature's canonical base64url text, or None.
+
+    They are 86 characters, of which the last one leaves four bits unused: zero in the canonical text (R-2-11).
+    """
+    if len(text) != _SIGNATURE_CHARACTERS or text[-1] not in _LAST_CHARACTERS:
         return None
-    return binascii.a2b_base64(text.encode().translate(_TO_STANDARD) + b"==")
+    try:
+        return binascii.a2b_base64(text.encode("ascii").translate(_TO_STANDARD) + b"==", strict_mode=True)
+    except (binascii.Error, UnicodeEncodeError):
+        return None
 
 
 def prove_point(point: bytes) -> bool:

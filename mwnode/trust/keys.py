@@ -265,7 +265,7 @@ def sign_bytes(draft: Document, key: SigningKey, created_at: str) -> SignedBytes
     """Sign a document whose ``signature`` is :data:`UNSIGNED`, encoding it once: the hot path of the authority."""
     encoded = jcs.canonical(draft)
     signing = jcs.cut_signature(encoded)
-    if signing is None:
+    if signing is None or encoded.count(_UNSIGNED_BYTES) != 1:
         signed = sign_draft(draft, key, created_at)
         signing = jcs.signing_bytes(signed)
         return SignedBytes(signing, jcs.signing_hash(signing), jcs.canonical(signed))

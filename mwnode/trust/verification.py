@@ -11,10 +11,9 @@ through the stages one by one, which also spends the same work on every refusal 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
-import msgspec
 from msgspec import Struct
 
 from mwnode.protocol import instants, jcs, strict_json
@@ -31,6 +30,7 @@ from mwnode.protocol.jcs import JcsFault
 from mwnode.protocol.limits import FRAME_BYTES, JSON_DEPTH
 from mwnode.protocol.strict_json import JsonFault, SchemaFault
 from mwnode.trust import ed25519
+from mwnode.trust.plain_reading import read_plain
 from mwnode.trust.registry import Binding, NoRegistry, Registry
 
 STAGES = ("parse", "schema", "signature-envelope", "key-resolution", "canonicalization", "signature")
@@ -126,35 +126,6 @@ def _may_sign(principal: Actor, expected: tuple[str, str]) -> bool:
 # --- the fast path ----------------------------------------------------------------------------------------------------
 
 
-def _untyped_real(text: str) -> Any:
-    raise ValueError("a number with a fraction or exponent is canonicalized the exact way")
-
-
-_encode_sorted: Callable[[Any], bytes] = msgspec.json.Encoder(order="sorted").encode
-_FAST_DECODERS: dict[DocumentKind, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(document, float_hook=_untyped_real) for kind, document in SIGNED_DOCUMENTS.items()
-}
-
-
-def _read_plain(raw: bytes, kind: DocumentKind, depth_max: int) -> tuple[SignedDocument, bytes] | None:
-    """The document and its signing bytes when scans prove that msgspec gives the exact ones of both.
-
-    No signed document has a typed number other than integers, the hook turns away untyped reals and ``nothing_hidden``
-    turns away long integers; so what is left for RFC 8785 is the order of names beyond the Basic Multilingual Plane.
-    """
-    try:
-        document = _FAST_DECODERS[kind].decode(raw)
-        encoded = _encode_sorted(document)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    if not strict_json.nothing_hidden(raw, encoded, depth_max):
-        return None
-    if not raw.isascii() and not jcs.names_sort_alike(raw):
-        return None
-    signing = jcs.cut_signature(encoded)
-    return None if signing is None else (document, signing)
-
-
 def _times_bound(document: SignedDocument, kind: DocumentKind) -> bool:
     """Protected time and createdAt: one text, byte for byte, ending in an upper-case Z (R-6.4-12, R-6.4-13)."""
     text = getattr(document, PROTECTED_TIMES[kind])
@@ -194,7 +165,11 @@ class _Prepared(Struct, frozen=True, gc=False):
 
 
 def _prepare(
-    document: SignedDocument, kind: DocumentKind, signing: bytes, registry: Registry | NoRegistry
+    document: SignedDocument,
+    kind: DocumentKind,
+    signing: bytes,
+    signature: bytes | None,
+    registry: Registry | NoRegistry,
 ) -> _Prepared | None:
     """All of stages 3 and 4 but the points: it passes, or the slow path finds out what did not."""
     envelope = document.signature
@@ -202,7 +177,6 @@ def _prepare(
     # As `_times_bound` and `expected_signer`, in place: this runs for every Command.
     if getattr(document, PROTECTED_TIMES[kind]) != created_at or created_at[-1] != "Z":
         return None
-    signature = ed25519.decode_signature(envelope.value)
     if signature is None or isinstance(registry, NoRegistry):
         return None
     binding = registry.resolve(envelope.key_id)
@@ -315,8 +289,8 @@ def verify(
 
 
 def _prepare_plain(raw: bytes, kind: DocumentKind, registry: Registry | NoRegistry, depth_max: int) -> _Prepared | None:
-    plain = _read_plain(raw, kind, depth_max)
-    return None if plain is None else _prepare(plain[0], kind, plain[1], registry)
+    plain = read_plain(raw, kind, depth_max)
+    return None if plain is None else _prepare(plain[0], kind, plain[1], plain[2], registry)
 
 
 def verify_document(
@@ -324,7 +298,8 @@ def verify_document(
 ) -> Verified | Failure:
     """Stages 3 to 6 of a document that was read already, such as one inside a payload."""
     try:
-        prepared = _prepare(document, kind, jcs.signing_bytes(document), registry)
+        signature = ed25519.decode_signature(document.signature.value)
+        prepared = _prepare(document, kind, jcs.signing_bytes(document), signature, registry)
     except JcsFault:
         # Not before its turn: stages 3 and 4 come first.
         prepared = None
