@@ -24,11 +24,12 @@ from mwnode.cli.missions import (
     submission_of,
 )
 from mwnode.cli.output import emit, facts, line, table
+from mwnode.cli.plans import read_plan
 from mwnode.cli.principals import find_agent, human_key, identifier
 from mwnode.cli.reach import reach
 from mwnode.cli.target import Target, at_node
 from mwnode.cli.where import is_served, nobody_serves
-from mwnode.coordinator.plan import Plan, PlanError, load_plan
+from mwnode.coordinator.plan import Plan
 from mwnode.coordinator.plan_text import line_of
 from mwnode.home import HomeError, load_key
 from mwnode.narrative import Narrator, mission_title, short, short_id, work_item_name
@@ -281,17 +282,6 @@ def place_of(plan: Path, *path: str) -> str:
     """File, line and key of something in a plan, as its mistakes are reported."""
     line_number = line_of(plan.read_text(encoding="utf-8"), path)
     return f"{plan}:{line_number}: {'.'.join(path)}" if line_number else f"{plan}: {'.'.join(path)}"
-
-
-def read_plan(path: Path) -> Plan:
-    """A checked plan; Failure with file, line and key where it is wrong, a line for each mistake."""
-    try:
-        return load_plan(path)
-    except PlanError as error:
-        *others, last = error.all
-        for other in others:
-            click.echo(f"mwnode: {other}", err=True)
-        raise Failure(str(last)) from error
 
 
 def _agent_id(target: Target, name: str) -> str:

@@ -20,6 +20,7 @@ from mwnode.protocol.events import (
     ContractRevised,
     ExecutionApproved,
     LeaseExpired,
+    MissionChildCreated,
     OfferAccepted,
     OfferCreated,
     OfferDeclined,
@@ -102,6 +103,8 @@ def fold(views: dict[str, WorkView], payload: Payload) -> WorkView | None:
         view.used = payload.cumulative_usage
     elif isinstance(payload, LeaseExpired):
         _take_leases(view, payload)
+    elif isinstance(payload, MissionChildCreated):
+        _promoted(view, payload)
     elif isinstance(payload, WorkFact) and payload.revision > view.item.revision:
         # A receipt may have been applied ahead of its place: what comes again, or came before it, changes nothing.
         _changed(view, payload)
@@ -131,6 +134,19 @@ def _take_leases(view: WorkView, payload: Payload) -> None:
         lease = getattr(payload, name, UNSET)
         if lease is not UNSET:
             setattr(view, name, lease)
+
+
+def _promoted(view: WorkView, payload: MissionChildCreated) -> None:
+    """The item became a child Mission: whoever had it is fenced, its Parent Coordinator answers for it."""
+    if payload.work_item_revision is UNSET or payload.work_item_revision <= view.item.revision:
+        return
+    _take_leases(view, payload)
+    changes: dict[str, Any] = {"revision": payload.work_item_revision, "state": payload.work_item_state}
+    for name in ("owner", "selection_basis", "offers"):
+        if getattr(payload, name) is not UNSET:
+            changes[name] = getattr(payload, name)
+    view.ownership_epoch = payload.ownership_epoch
+    view.item = msgspec.structs.replace(view.item, **changes)
 
 
 def _changed(view: WorkView, payload: WorkFact) -> None:

@@ -35,16 +35,18 @@ from mwnode.protocol.events import (
     MissionApproved,
     MissionCancelled,
     MissionChangesRequested,
+    MissionChildCreated,
     MissionCreated,
     MissionSubmitted,
     MissionTerminated,
     ResultAccepted,
+    RootApprovalGranted,
     WorkAuthorized,
     WorkBlocked,
     WorkProposal,
     WorkProposed,
 )
-from mwnode.protocol.identifiers import CLARIFICATION_SCHEMA, CORE_EXTENSION
+from mwnode.protocol.identifiers import CLARIFICATION_SCHEMA, CORE_EXTENSION, RETRY_SCHEMA
 
 _MISSION_FACTS = (
     MissionSubmitted,
@@ -114,6 +116,13 @@ class Board(Struct):
     event_ids: list[str] = field(default_factory=list)
     """IDs of all Events, in order: a Context Package names every Event of its range."""
     submitted: tuple[str, ...] = ()
+    submitted_revision: int = 0
+    root_approved: bool = False
+    """Whether the human at the root approved what is submitted (R-14-15)."""
+    promoted: dict[str, int] = field(default_factory=dict)
+    """Sequence at which each WorkItem was last made a child Mission."""
+    retries: dict[str, int] = field(default_factory=dict)
+    """Sequence at which the owner last asked that a WorkItem be tried again."""
 
     def apply(self, event: Event) -> WorkView | None:
         """Take one Event in its place; the WorkItem it is about."""
@@ -137,6 +146,8 @@ class Board(Struct):
             self.facts[f"accepted {payload.work_item_id}"] = event.event_id
         elif isinstance(payload, WorkBlocked):
             self.blocked_at[payload.work_item_id] = self.sequence
+        elif isinstance(payload, MissionChildCreated):
+            self.promoted[payload.parent_work_item_id] = self.sequence
         elif isinstance(payload, WorkProposed):
             self.proposals[payload.proposal.proposal_id] = payload.proposal
         moved = getattr(payload, "mission_revision", UNSET)
@@ -167,7 +178,10 @@ class Board(Struct):
                 feedback = payload.approval.comments if payload.feedback is UNSET else payload.feedback
                 self.changes.append(Change(len(self.changes) + 1, feedback, event.event_id))
             case MissionSubmitted():
-                self.submitted = payload.artifact_hashes
+                self.submitted, self.submitted_revision = payload.artifact_hashes, payload.mission_revision
+                self.root_approved = False
+            case RootApprovalGranted():
+                self.root_approved = True
             case BudgetAmended():
                 self.amended_at, self.budget = self.sequence, payload.budget
         if isinstance(payload, _MISSION_FACTS):
@@ -190,6 +204,19 @@ class Board(Struct):
             self.messages = [*self.messages[-999:], payload.message]
             self.message_sequences[payload.message.message_id] = self.sequence
             self._clarifications(payload.message)
+            self._retry_asked(payload.message)
+
+    def _retry_asked(self, message: Message) -> None:
+        """The owner's wish that a WorkItem be tried again; a Message asks, and the Coordinator decides."""
+        for block in message.content:
+            if message.author == self.owner and isinstance(block, DataBlock) and block.schema == RETRY_SCHEMA:
+                work_item_id = block.data.get("workItemId") if isinstance(block.data, Mapping) else None
+                if isinstance(work_item_id, str):
+                    self.retries[work_item_id] = self.sequence
+
+    def retried(self, work_item_id: str) -> int:
+        """Sequence at which the owner last asked for another try of a WorkItem; 0 when that never was."""
+        return self.retries.get(work_item_id, 0)
 
     def _clarifications(self, message: Message) -> None:
         """Blocks of a Message that ask for a clarification or resolve one (decision F18)."""

@@ -18,8 +18,10 @@ class Send(Struct, frozen=True):
     payload: Payload
     group_id: str
     work_item_id: str | None
-    coordinator_epoch: int
+    coordinator_epoch: int | None
+    """``None`` where the Coordinator acts as the owner of a child Mission (decision F38)."""
     expected_revision: int | None
+    extensions: Mapping[str, Any] | None = None
 
 
 class Upload(Struct, frozen=True):
@@ -34,9 +36,17 @@ class Check(Struct, frozen=True):
 
     group_id: str
     work_item_id: str
+    """The WorkItem, or the child Mission, that submitted them."""
     content_hashes: tuple[str, ...]
     read: bool = False
     """Whether small ones are to be handed over: they are read by the engine."""
+
+
+class Follow(Struct, frozen=True):
+    """Follow the Group of a child Mission from its beginning; its Events go to ``children``."""
+
+    group_id: str
+    child_group_id: str
 
 
 class LookUp(Struct, frozen=True):
@@ -50,4 +60,4 @@ class Note(Struct, frozen=True):
     details: Mapping[str, Any]
 
 
-Effect = Send | Upload | Check | LookUp | Note
+Effect = Send | Upload | Check | Follow | LookUp | Note

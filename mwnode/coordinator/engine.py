@@ -6,14 +6,16 @@ in, and it asks for nothing twice: what is under way is ``busy``, what failed fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET
 
-from mwnode.client.fold import WorkView
+from mwnode.client.fold import WorkView, decode_payload
 from mwnode.coordinator.board import Board
 from mwnode.coordinator.candidates import Candidate
+from mwnode.coordinator.children import Children
 from mwnode.coordinator.clarifying import Clarifying
 from mwnode.coordinator.effects import Effect, LookUp, Note, Send, Upload
 from mwnode.coordinator.graph import Graph, Instance
@@ -36,6 +38,7 @@ from mwnode.protocol.commands import (
 )
 from mwnode.protocol.documents import Event, WorkContract
 from mwnode.protocol.errors import ErrorCode, MissionWeaveError
+from mwnode.protocol.events import MissionChildCreated
 from mwnode.protocol.identifiers import mission_conversation_id
 from mwnode.protocol.instants import parse
 
@@ -64,14 +67,21 @@ class MissionEngine:
         self.reviewing = Reviewing(self)
         self.clarifying = Clarifying(self)
         self.growing = Growing(self)
+        self.children = Children(self)
+        self.fellows: Callable[[], Iterable[MissionEngine]] = tuple
+        """The engines of all Missions of this Coordinator; set by the shell."""
         self._effects: list[Effect] = []
         self._busy: dict[int, str] = {}
         self._waits: dict[str, float] = {}
-        self._until: dict[str, int] = {}
-        """Sequence that the board must have reached before more of a key is asked."""
+        self._until: dict[str, tuple[Board, int]] = {}
+        """Sequence that a board must have reached before more of a key is asked."""
         self._ticket = 0
         self._said: set[str] = set()
         self._looked_at = -1e9
+
+    def follow(self, plan: Plan) -> None:
+        """The plan that the Mission was made from, once its first Event told which."""
+        self.plan = self.graph.plan = plan
 
     # --- outgoing -----------------------------------------------------------------------------------------------------
 
@@ -89,7 +99,8 @@ class MissionEngine:
 
     def free(self, key: str) -> bool:
         """Whether nothing of this key is under way, or waits after a failure."""
-        if key in self._busy.values() or self._until.get(key, 0) > self.board.sequence:
+        board, sequence = self._until.get(key, (self.board, 0))
+        if key in self._busy.values() or sequence > board.sequence:
             return False
         return self._waits.get(key, 0.0) <= self.clock.monotonic()
 
@@ -98,9 +109,20 @@ class MissionEngine:
         self._waits[key] = self.clock.monotonic() + seconds
 
     def send(
-        self, key: str, kind: str, payload: Payload, *, view: WorkView | None = None, revision: int | None = None
+        self,
+        key: str,
+        kind: str,
+        payload: Payload,
+        *,
+        view: WorkView | None = None,
+        revision: int | None = None,
+        board: Board | None = None,
+        extensions: Mapping[str, Any] | None = None,
     ) -> None:
-        """Ask for one Command; nothing else of the same key is asked until it is answered."""
+        """Ask for one Command; nothing else of the same key is asked until it is answered.
+
+        With the ``board`` of a child Mission it is sent there, as its MissionOwner.
+        """
         self._ticket += 1
         self._busy[self._ticket] = key
         if view is not None:
@@ -110,10 +132,11 @@ class MissionEngine:
                 self._ticket,
                 kind,
                 payload,
-                self.board.group_id,
+                self.board.group_id if board is None else board.group_id,
                 None if view is None else view.work_item_id,
-                self.board.coordinator_epoch,
+                self.board.coordinator_epoch if board is None else None,
                 revision,
+                extensions,
             )
         )
 
@@ -124,6 +147,9 @@ class MissionEngine:
         view = self.board.apply(event)
         if view is not None:
             self.reviewing.changed(view)
+        payload = decode_payload(event) if event.kind == "mission.child.created" else None
+        if isinstance(payload, MissionChildCreated) and view is not None:
+            self.children.created(view.work_item_id, payload.child_mission_id, payload.child_group_id)
         if self.live:
             self.advance()
 
@@ -135,9 +161,10 @@ class MissionEngine:
     def answered(self, ticket: int, receipt: Event) -> None:
         """A Command was accepted; its Event comes by the subscription, in its place."""
         key = self._busy.pop(ticket, "")
+        child = None if receipt.group_id is UNSET else self.children.by_group.get(receipt.group_id)
         if receipt.sequence is not UNSET:
             # What follows from it is decided when all that came before it is here too.
-            self._until[key] = receipt.sequence
+            self._until[key] = (self.board if child is None else child.board, receipt.sequence)
         self.advance()
 
     def refused(self, ticket: int, error: MissionWeaveError) -> None:
@@ -168,7 +195,8 @@ class MissionEngine:
 
     def checked(self, work_item_id: str, results: Sequence[Checked]) -> None:
         """Submitted Artifacts were fetched and compared."""
-        self.reviewing.checked(work_item_id, results)
+        if not self.children.checked(work_item_id, results):
+            self.reviewing.checked(work_item_id, results)
         self._waits.pop(f"check {work_item_id}", None)
         self.advance()
 
@@ -196,8 +224,9 @@ class MissionEngine:
         self._renew()
         if self.board.state != "active":
             return
-        if not self._reconciled():
+        if not self._reconciled() or not self.children.ready:
             return
+        self.children.adopt()
         instances = self.graph.instances()
         for instance in instances.values():
             view = self.board.views.get(instance.work_item_id)
@@ -283,9 +312,12 @@ class MissionEngine:
 
     def further(self, instance: Instance, instances: Mapping[str, Instance], view: WorkView) -> None:
         """Do what an authorized WorkItem needs next."""
+        plan = self.plan.children.get(instance.local)
         match view.state:
             case "verified" | "cancelled":
                 return
+            case _ if plan is not None and instance.work is not None:
+                self.children.look_at(instance, view, plan)
             case "submitted":
                 self.reviewing.look_at(instance, view)
             case "blocked":
@@ -293,6 +325,15 @@ class MissionEngine:
                 self.placing.place(instance, instances, view)
             case _:
                 self.placing.place(instance, instances, view)
+
+    def elsewhere(self) -> Mapping[str, int]:
+        """What each Agent has, or is being offered, of this Coordinator's other Missions."""
+        load: Counter[str] = Counter()
+        now = self.clock.now()
+        for other in self.fellows():
+            if other is not self and not other.finished:
+                load.update(other.placing.record(now).load)
+        return load
 
     def look_up(self) -> None:
         """Read Registry and Presence again, every few seconds while somebody is wanted."""

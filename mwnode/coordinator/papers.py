@@ -10,11 +10,13 @@ from mwnode.client.fold import WorkView
 from mwnode.coordinator.board import Board
 from mwnode.protocol.documents import (
     AgentActor,
+    Approval,
     ContextDecision,
     ContextPackage,
     Evidence,
     EvidenceSubject,
     JsonObject,
+    Mission,
     SourceEventRange,
 )
 from mwnode.protocol.identifiers import uuid7_urn
@@ -95,6 +97,28 @@ class CoordinatorPapers:
             generated_by=AgentActor(type="agent", id=self.key.principal.id),
             generated_at=self.clock.now().text(),
             work_item_id=UNSET if work_item_id is None else work_item_id,
+        )
+
+    def child_approval(
+        self, mission: Mission, revision: int, artifact_hashes: tuple[str, ...], decision: str, comments: str
+    ) -> Approval:
+        """The Parent Coordinator's decision about exactly what a child Mission submitted (R-14-14)."""
+        policy = mission.approval_policy.policy_version
+        return sign_struct(
+            Approval,
+            self.key,
+            approval_id=self.new_id(),
+            kind="child_mission",
+            decision=decision,
+            mission_id=mission.mission_id,
+            group_id=mission.group_id,
+            mission_revision=revision,
+            artifact_hashes=artifact_hashes,
+            acceptance_policy_version="1.0.0" if policy is UNSET else policy,
+            approver=self.key.principal,
+            comments=comments[:10_000],
+            conditions=(),
+            occurred_at=self.clock.now().text(),
         )
 
     def evidence(

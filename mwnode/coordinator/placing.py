@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from mwnode.client.fold import WorkView
-from mwnode.coordinator.candidates import Ranked, rank
+from mwnode.coordinator.candidates import Ranked, Record, rank, record_of
 from mwnode.coordinator.graph import Instance, replace_contract
 from mwnode.protocol.assessments import request_in
 from mwnode.protocol.commands import MembershipChange, WorkOffer
@@ -39,6 +39,7 @@ class Placing:
     def __init__(self, engine: MissionEngine) -> None:
         self.engine = engine
         self._first_seen: dict[str, float] = {}
+        self._record: tuple[int, float, Record] = (-1, 0.0, Record())
         self._barred: dict[tuple[str, str], float] = {}
         """WorkItem and Agent that the authority refused to put together, until a monotonic time in seconds."""
 
@@ -53,10 +54,8 @@ class Placing:
         """Offer the WorkItem to the best eligible candidate, if it needs somebody now."""
         engine = self.engine
         now = engine.clock.now()
-        for work_item_id in view.item.contract.dependency_work_item_ids:
-            other = engine.board.views.get(work_item_id)
-            if other is None or other.state != "verified":
-                return
+        if not self.startable(view):
+            return
         if not self._vacant(view, now):
             return
         if view.state == "failed" and not self._again(instance, view):
@@ -72,11 +71,31 @@ class Placing:
             return
         engine.look_up()
         ranked = rank(
-            engine.board, view, engine.people, now, excluded=[*excluded, *pending, *self._excluded(view, now)]
+            engine.board,
+            view,
+            engine.people,
+            now,
+            self.record(now),
+            elsewhere=engine.elsewhere(),
+            excluded=[*excluded, *pending, *self._excluded(view, now)],
         )
         chosen = self._present_first(view, ranked, now)
         for candidate in chosen[: URGENT_CANDIDATES - len(pending) if urgent else 1]:
             self._approach(instance, instances, view, candidate, now)
+
+    def record(self, now: Instant) -> Record:
+        """What the Agents have of this Mission; read anew when an Event came, or after a second."""
+        sequence, at, record = self._record
+        monotonic = self.engine.clock.monotonic()
+        if sequence != self.engine.board.sequence or monotonic > at + 1:
+            record = record_of(self.engine.board, now)
+            self._record = (self.engine.board.sequence, monotonic, record)
+        return record
+
+    def startable(self, view: WorkView) -> bool:
+        """Whether everything that the WorkItem depends on is verified."""
+        others = (self.engine.board.views.get(one) for one in view.item.contract.dependency_work_item_ids)
+        return all(other is not None and other.state == "verified" for other in others)
 
     def _vacant(self, view: WorkView, now: Instant) -> bool:
         """Whether nobody holds the WorkItem: no owner, or one whose right has run out (decision A18)."""
@@ -206,7 +225,9 @@ class Placing:
             contract=contract,
             context_package=engine.papers.package(engine.board, view, hashes),
         )
-        engine.send(f"{key}", "work.offer", offer, view=view)
+        engine.send(key, "work.offer", offer, view=view)
+        # Until its Event is here the next choice must know of it too.
+        self._record[2].load[agent_id] += 1
         engine.note("offer", work=instance.local, agentId=agent_id)
 
     def _contract(

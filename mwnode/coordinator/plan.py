@@ -21,6 +21,7 @@ from mwnode.coordinator.plan_checks import Checks, PlanError
 from mwnode.coordinator.plan_faults import faults_of
 from mwnode.coordinator.plan_format import (
     DEFAULT_SECONDS,
+    GENERIC_CAPABILITY,
     PlanFile,
     PlanMission,
     PlanWork,
@@ -32,10 +33,12 @@ from mwnode.coordinator.plan_format import (
     total,
 )
 from mwnode.coordinator.plan_text import KeyPath, line_of
+from mwnode.protocol.capabilities import covers
 from mwnode.protocol.documents import (
     AcceptanceCriterion,
     ApprovalPolicy,
     Budget,
+    CapabilityRef,
     Deliverable,
     Extension,
     JsonObject,
@@ -57,6 +60,8 @@ class Plan:
         self.mission = mission
         self.work = work
         self.by_id = {item.id: item for item in work}
+        self.children: dict[str, Plan] = {}
+        """Plans of the works that become Missions of their own, by local name."""
 
     @property
     def coordinator(self) -> str | None:
@@ -68,10 +73,20 @@ class Plan:
         data = {"planHash": self.plan_hash}
         return {CORE_EXTENSION: _plain(Extension(version="1.0.0", critical=False, data=data))}
 
-    def mission_payload(self, mission_id: str, group_id: str, coordinator_agent_id: str, now: Instant) -> JsonObject:
-        """The payload of `mission.create`. A deadline given as a duration counts from ``now``."""
+    def every(self) -> list[Plan]:
+        """This plan and all that it contains."""
+        return [self, *(one for child in self.children.values() for one in child.every())]
+
+    def mission_payload(
+        self, mission_id: str, group_id: str, coordinator_agent_id: str, now: Instant, *, child: bool = False
+    ) -> JsonObject:
+        """The payload of `mission.create`, or what it shares with that of `mission.create_child`: there the Parent
+        Coordinator approves, unless the plan wants a human too. A deadline given as a duration counts from ``now``.
+        """
         mission = self.mission
-        policy = mission.approval_policy or ApprovalPolicy(final_human_approval=True, high_risk_execution_approval=True)
+        policy = mission.approval_policy or ApprovalPolicy(
+            final_human_approval=not child, high_risk_execution_approval=True
+        )
         payload: JsonObject = {
             "missionId": mission_id,
             "groupId": group_id,
@@ -138,7 +153,7 @@ class Plan:
             input_artifacts=tuple(sorted(set(input_hashes.values()))),
             dependency_work_item_ids=tuple(ids[name] for name in work.after if name in ids),
             allowed_resources=self.mission.permissions if work.resources is None else work.resources,
-            required_capabilities=tuple(capability(text) for text in work.capability),
+            required_capabilities=self.capabilities(work),
             deadline=deadline,
             requested_urgency=work.urgency,
             business_impact=work.business_impact or self.mission.objective[:4000],
@@ -154,6 +169,13 @@ class Plan:
             constraints=constraints,
         )
 
+    def capabilities(self, work: PlanWork) -> tuple[CapabilityRef, ...]:
+        """What a work requires: as stated, else for a Mission of its own all that its works require (R-14-07)."""
+        child = self.children.get(work.id)
+        if child is None or work.capability != (GENERIC_CAPABILITY,):
+            return tuple(capability(text) for text in work.capability)
+        return tuple(dict.fromkeys(one for item in child.work for one in child.capabilities(item)))
+
     def work_budget(self, work: PlanWork) -> Budget:
         """The work's own budget, or an equal share of half the wall clock that the others leave (one hour at most).
 
@@ -161,6 +183,8 @@ class Plan:
         """
         if work.budget is not None:
             return budget_of(work.budget, self.mission.budget.currency)
+        if work.id in self.children:
+            return budget_of(self.children[work.id].mission.budget, self.mission.budget.currency)
         limit = self.mission.budget.wall_clock_seconds_limit
         share = DEFAULT_SECONDS
         if limit is not UNSET:
@@ -191,9 +215,15 @@ def load_plan(path: Path | str) -> Plan:
         raw = source.read_bytes()
     except OSError as error:
         raise PlanError(source, f"cannot be read: {error.strerror or error}") from None
+    return _load(raw, source, (source.resolve(),))
+
+
+def _load(raw: bytes, source: Path, above: tuple[Path, ...]) -> Plan:
     plan = parse_plan(raw, source)
     missing = []
     for index, work in enumerate(plan.work):
+        if work.mission is not None:
+            missing += _load_child(plan, index, work, raw, above)
         for position, name in enumerate(work.inputs):
             if not is_content_hash(name) and not (source.parent / name).exists():
                 where: KeyPath = ("work", index, "inputs", position)
@@ -202,6 +232,32 @@ def load_plan(path: Path | str) -> Plan:
     if missing:
         raise PlanError.of(missing)
     return plan
+
+
+def _load_child(plan: Plan, index: int, work: PlanWork, raw: bytes, above: tuple[Path, ...]) -> list[PlanError]:
+    """Read the plan of a work that becomes a child Mission; what is wrong with it, or with its place here."""
+    assert work.mission is not None, "callers have checked"
+    path, where = plan.source.parent / work.mission, ("work", index, "mission")
+
+    def fault(message: str) -> list[PlanError]:
+        return [PlanError(plan.source, message, where, line_of(raw.decode("utf-8"), where))]
+
+    if path.resolve() in above:
+        return fault("the plan contains itself")
+    if not path.is_file():
+        return fault(f"no plan {work.mission!r} beside this one")
+    try:
+        child = _load(path.read_bytes(), path, (*above, path.resolve()))
+    except PlanError as error:
+        return list(error.all)
+    plan.children[work.id] = child
+    if child.coordinator is None:
+        return fault(f"{work.mission} names no coordinator, and a Mission of its own needs another one than this")
+    if child.coordinator == plan.coordinator:
+        return fault(f"{work.mission} has the same coordinator: owner and Coordinator of a Mission are two Agents")
+    needed = tuple(dict.fromkeys(one for item in child.work for one in child.capabilities(item)))
+    lacking = [f"{one.id}@{one.version}" for one in needed if not covers(plan.capabilities(work), (one,))]
+    return fault(f"its works need {', '.join(lacking)}: name that in `capability`") if lacking else []
 
 
 def parse_plan(raw: bytes, source: Path) -> Plan:

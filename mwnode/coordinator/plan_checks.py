@@ -148,6 +148,8 @@ class Checks:
             self.fail(f"no work is called {work.cleanup!r}", *here, "cleanup")
         if work.budget is not None:
             self._limits(work.budget, self.mission.budget.currency, *here, "budget")
+        if work.mission is not None and (work.run is not None or work.inputs):
+            self.fail("a work that is a Mission of its own has no `run` and no `inputs`", *here, "mission")
         if work.deadline is not None:
             self._time(work.deadline, *here, "deadline")
         if needs_human(work) and work.approval not in (None, "human_required"):

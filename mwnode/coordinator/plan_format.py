@@ -136,6 +136,8 @@ class PlanWork(Document):
     """What a reviewer Agent must be capable of, where a criterion asks for `reviewer_assessment`."""
     cleanup: str | None = None
     """Local name of the work whose contract undoes this one after a failure or cancellation."""
+    mission: str | None = None
+    """A plan beside this one: the work becomes a child Mission that is made from it."""
 
 
 class PlanFile(Document):

@@ -1,10 +1,10 @@
-"""Shell: a Coordinator's loop over all Missions of one plan."""
+"""Shell: a Coordinator's loop over all Missions of its plans."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,20 @@ from msgspec import UNSET, Struct
 
 from mwnode.client import Client, ClientError
 from mwnode.client.fold import decode_payload
+from mwnode.client.tasks import Tasks
 from mwnode.coordinator.board import plan_hash_of
 from mwnode.coordinator.candidates import Candidate
-from mwnode.coordinator.effects import Check, Effect, LookUp, Note, Send, Upload
+from mwnode.coordinator.effects import Check, Effect, Follow, LookUp, Note, Send, Upload
 from mwnode.coordinator.engine import MissionEngine
 from mwnode.coordinator.inputs import input_files
 from mwnode.coordinator.papers import CoordinatorPapers
-from mwnode.coordinator.plan import Plan, load_plan
+from mwnode.coordinator.plan import Plan
 from mwnode.coordinator.review import Checked
 from mwnode.protocol.assessments import ASSESSMENT_BYTES_MAX
 from mwnode.protocol.documents import AgentCard, Event, PresenceRecord
 from mwnode.protocol.errors import ErrorCode, MissionWeaveError
-from mwnode.protocol.events import CoordinatorAssigned, MissionCreated
+from mwnode.protocol.events import EVENT_PAYLOADS, CoordinatorAssigned, MissionCreated
+from mwnode.protocol.frames import AttentionFilter
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.system import OsEntropy, SystemClock
 from mwnode.trust.keys import SigningKey
@@ -33,6 +35,10 @@ from mwnode.trust.keys import SigningKey
 TICK_SECONDS = 0.2
 LOOK_SECONDS = 2.0
 """How often the list of Missions is read."""
+
+CHILD_ATTENTION = AttentionFilter(
+    event_kinds=tuple(kind for kind in EVENT_PAYLOADS if not kind.startswith("message.")), announcements=True
+)
 
 Log = Callable[[str, Mapping[str, Any]], None]
 
@@ -46,7 +52,7 @@ class CoordinatorOptions(Struct, frozen=True, kw_only=True):
 
     url: str
     key: SigningKey
-    plan: Path
+    plans: tuple[Plan, ...]
     ca: Path | None = None
     mission: str | None = None
     """Only this Mission, whatever plan it was made from; the Coordinator ends with it."""
@@ -58,9 +64,8 @@ class CoordinatorOptions(Struct, frozen=True, kw_only=True):
 async def run_coordinator(options: CoordinatorOptions, stop: asyncio.Event | None = None) -> None:
     """Coordinate until SIGTERM or SIGINT (or ``stop``), or until the one Mission that was named has ended.
 
-    Raises PlanError, CoordinatorError, ClientError, or the MissionWeaveError of a refused handshake.
+    Raises CoordinatorError, ClientError, or the MissionWeaveError of a refused handshake.
     """
-    plan = load_plan(options.plan)
     if options.key.principal.type != "agent":
         raise CoordinatorError(
             f"the key is {options.key.principal.type} {options.key.principal.id}: give an Agent's key"
@@ -81,7 +86,7 @@ async def run_coordinator(options: CoordinatorOptions, stop: asyncio.Event | Non
         if not connecting.done():
             return
         async with connecting.result() as client:
-            await Coordinator(client, plan, mission=options.mission, log=options.log).run(stop)
+            await Coordinator(client, options.plans, mission=options.mission, log=options.log).run(stop)
     finally:
         stopped.cancel()
         connecting.cancel()
@@ -90,12 +95,12 @@ async def run_coordinator(options: CoordinatorOptions, stop: asyncio.Event | Non
 
 
 class Coordinator:
-    """One Agent that coordinates every Mission made from one plan."""
+    """One Agent that coordinates every Mission made from one of its plans, or from a plan that one of them contains."""
 
     def __init__(
         self,
         client: Client,
-        plan: Plan,
+        plans: Sequence[Plan],
         *,
         mission: str | None = None,
         key: SigningKey | None = None,
@@ -104,63 +109,47 @@ class Coordinator:
         log: Log | None = None,
     ) -> None:
         self.client = client
-        self.plan = plan
+        if not plans:
+            raise CoordinatorError("a Coordinator follows at least one plan")
+        self.plans = {plan.plan_hash: plan for given in plans for plan in given.every()}
+        self._first = plans[0]
         self.key = key or client.key
         self.mission = mission
         self._clock = clock or SystemClock()
         self._papers = CoordinatorPapers(self.key, self._clock, entropy or OsEntropy())
         self._log = log or (lambda event, details: None)
         self.engines: dict[str, MissionEngine] = {}
+        self._parents: dict[str, MissionEngine] = {}
+        """By the Group of each child Mission, who owns it."""
         self._ignored: set[str] = set()
         self._catching_up: dict[str, int] = {}
         self._looking = False
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._wake = asyncio.Event()
-        self._failure: BaseException | None = None
+        self._tasks = Tasks()
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Coordinate until ``stop`` is set, or until the one Mission asked for has ended."""
         stop = stop or asyncio.Event()
-        self._log("coordinating", {"agentId": self.key.principal.id, "planHash": self.plan.plan_hash})
-        background = [asyncio.create_task(self._guard(work)) for work in (self._listen, self._look_for_missions)]
+        self._log("coordinating", {"agentId": self.key.principal.id, "planHashes": list(self.plans)})
+        for work in (self._listen, self._look_for_missions):
+            self._tasks.spawn(work)
         try:
-            while not stop.is_set() and self._failure is None and not self._done():
+            while not stop.is_set() and self._tasks.failure is None and not self._done():
                 for engine in list(self.engines.values()):
                     engine.advance()
                     self._carry_out(engine)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(TICK_SECONDS):
-                        await self._wake.wait()
-                self._wake.clear()
+                await self._tasks.rest(TICK_SECONDS)
         finally:
-            for task in (*background, *self._tasks):
-                task.cancel()
-            await asyncio.gather(*background, *self._tasks, return_exceptions=True)
-        if self._failure is not None:
-            raise self._failure
+            await self._tasks.end()
+        if self._tasks.failure is not None:
+            raise self._tasks.failure
 
     def _done(self) -> bool:
         return self.mission is not None and any(engine.finished for engine in self.engines.values())
 
-    async def _guard(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-        """What ends a part of the Coordinator ends the Coordinator."""
-        try:
-            await work(*arguments)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            self._failure = self._failure or error
-        self._wake.set()
-
-    def _spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-        task = asyncio.create_task(self._guard(work, *arguments))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     # --- Missions and Events ------------------------------------------------------------------------------------------
 
     async def _look_for_missions(self) -> None:
-        """Follow every Group that this Agent coordinates; which of them are the plan's, their first Event tells."""
+        """Follow every Group that this Agent coordinates; which of them are the plans', their first Event tells."""
         while True:
             with suppress(ClientError):
                 listed = await self.client.get("/v0.1/missions")
@@ -174,8 +163,10 @@ class Coordinator:
     def _follow(self, group_id: str) -> None:
         if group_id in self.engines or group_id in self._ignored:
             return
-        self.engines[group_id] = MissionEngine(self.key.principal.id, group_id, self.plan, self._papers)
-        self._spawn(self._subscribe, group_id)
+        engine = MissionEngine(self.key.principal.id, group_id, self._first, self._papers)
+        engine.fellows = self.engines.values
+        self.engines[group_id] = engine
+        self._tasks.spawn(self._subscribe, group_id)
 
     async def _subscribe(self, group_id: str) -> None:
         try:
@@ -189,17 +180,37 @@ class Coordinator:
             return
         self._catching_up[group_id] = self.client.position(group_id) or 0
         self._caught_up(group_id)
-        self._wake.set()
+        self._tasks.wake()
+
+    async def _subscribe_child(self, group_id: str) -> None:
+        """Follow a child Mission's facts and announcements; its other Messages wake nobody here (R-14-22)."""
+        try:
+            await self.client.subscribe({group_id: 0}, CHILD_ATTENTION, caught_up=True)
+        except MissionWeaveError as error:
+            # A child that is archived, or that another Coordinator's owner took over, tells nothing any more.
+            self._log("child_not_followed", {"groupId": group_id, "code": error.code.value})
+            self._parents[group_id].children.caught_up(group_id)
+            return
+        self._catching_up[group_id] = self.client.position(group_id) or 0
+        self._caught_up(group_id)
+        self._tasks.wake()
 
     def _caught_up(self, group_id: str) -> None:
-        engine = self.engines.get(group_id)
-        if engine is not None and engine.board.sequence >= self._catching_up.get(group_id, 1 << 62):
+        engine, parent = self.engines.get(group_id), self._parents.get(group_id)
+        if parent is not None:
+            if parent.children.by_group[group_id].board.sequence >= self._catching_up.get(group_id, 1 << 62):
+                del self._catching_up[group_id]
+                parent.children.caught_up(group_id)
+        elif engine is not None and engine.board.sequence >= self._catching_up.get(group_id, 1 << 62):
             del self._catching_up[group_id]
             self._begin(engine)
 
     def _begin(self, engine: MissionEngine) -> None:
         board = engine.board
-        if self.mission is None and board.plan_hash != self.plan.plan_hash:
+        plan = self.plans.get(board.plan_hash or "")
+        if plan is not None:
+            engine.follow(plan)
+        elif self.mission is None:
             self._ignored.add(board.group_id)
             del self.engines[board.group_id]
             self.client.unsubscribe(board.group_id)
@@ -211,12 +222,17 @@ class Coordinator:
     async def _listen(self) -> None:
         async for event in self.client.events():
             self._take(event)
-            self._wake.set()
+            self._tasks.wake()
 
     def _take(self, event: Event) -> None:
         if event.group_id is UNSET:
             return
-        engine = self.engines.get(event.group_id)
+        engine, parent = self.engines.get(event.group_id), self._parents.get(event.group_id)
+        if parent is not None:
+            parent.children.event(event)
+            if event.group_id in self._catching_up:
+                self._caught_up(event.group_id)
+            return
         if engine is None:
             self._notice(event)
             return
@@ -235,7 +251,7 @@ class Coordinator:
         if isinstance(payload, MissionCreated) and event.group_id is not UNSET:
             mine = payload.mission.coordinator.agent_id == self.key.principal.id
             wanted = self.mission in (None, payload.mission.mission_id)
-            if mine and wanted and (self.mission or plan_hash_of(event, payload.mission) == self.plan.plan_hash):
+            if mine and wanted and (self.mission or plan_hash_of(event, payload.mission) in self.plans):
                 self._follow(event.group_id)
         elif isinstance(payload, CoordinatorAssigned) and event.group_id is not UNSET:
             # With a Mission of its own the Coordinator finds it in the list; others are no business of it.
@@ -254,15 +270,19 @@ class Coordinator:
     def _effect(self, engine: MissionEngine, effect: Effect) -> None:
         match effect:
             case Send():
-                self._spawn(self._send, engine, effect)
+                self._tasks.spawn(self._send, engine, effect)
             case Upload():
-                self._spawn(self._upload, engine, effect.local)
+                self._tasks.spawn(self._upload, engine, effect.local)
             case Check():
-                self._spawn(self._check, engine, effect)
+                self._tasks.spawn(self._check, engine, effect)
+            case Follow():
+                if effect.child_group_id not in self._parents:
+                    self._parents[effect.child_group_id] = engine
+                    self._tasks.spawn(self._subscribe_child, effect.child_group_id)
             case LookUp():
                 if not self._looking:
                     self._looking = True
-                    self._spawn(self._look_up)
+                    self._tasks.spawn(self._look_up)
             case Note(event, details):
                 self._log(event, details)
 
@@ -275,20 +295,21 @@ class Coordinator:
                 work_item_id=effect.work_item_id,
                 coordinator_epoch=effect.coordinator_epoch,
                 expected_revision=effect.expected_revision,
+                extensions=effect.extensions,
             )
         except MissionWeaveError as error:
             engine.refused(effect.ticket, error)
         else:
             engine.answered(effect.ticket, receipt)
-        self._wake.set()
+        self._tasks.wake()
 
     async def _upload(self, engine: MissionEngine, local: str) -> None:
         """Store a work's input files. A put is idempotent, so a Coordinator that starts anew may do it again."""
         files: dict[str, str] = {}
-        for shown, source in input_files(self.plan, self.plan.by_id[local]).items():
+        for shown, source in input_files(engine.plan, engine.plan.by_id[local]).items():
             files[shown] = source if isinstance(source, str) else await self._put(source)
         engine.uploaded(local, files)
-        self._wake.set()
+        self._tasks.wake()
 
     async def _put(self, path: Path) -> str:
         while True:
@@ -309,7 +330,7 @@ class Coordinator:
                 self._log("check_waits", {"contentHash": content_hash, "because": str(error)})
                 return  # asked for again when the wait is over
         engine.checked(effect.work_item_id, results)
-        self._wake.set()
+        self._tasks.wake()
 
     def _fetch(self, content_hash: str, read: bool) -> Checked:
         """Read an Artifact to its end; its bytes are compared with its hash on the way (R-13.2-02)."""
@@ -340,4 +361,4 @@ class Coordinator:
             self._log("look_up_waits", {"because": str(error)})
         finally:
             self._looking = False
-        self._wake.set()
+        self._tasks.wake()

@@ -17,6 +17,8 @@ ANY_SCHEMA = "urn:mwnode:schema:any"
 """The schema of a deliverable or capability that promises nothing about its content."""
 CLARIFICATION_SCHEMA = "urn:mwnode:schema:clarification"
 """The ``data_ref`` schema of clarification rounds."""
+RETRY_SCHEMA = "urn:mwnode:schema:retry"
+"""The ``data_ref`` schema of a MissionOwner's wish that a WorkItem be tried again: which."""
 
 
 def _within_limit(conversation_id: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from msgspec import UNSET
 import mwnode
 from mwnode.client import Client, ClientError
 from mwnode.client.http import segment
+from mwnode.client.tasks import Tasks
 from mwnode.protocol.documents import AgentCard, CapabilityRef, Event
 from mwnode.protocol.errors import CursorTooOld, MissionWeaveError
 from mwnode.protocol.ports import Clock, Entropy
@@ -92,13 +93,11 @@ class Worker:
         self._clock = clock or SystemClock()
         self._entropy = entropy or OsEntropy()
         self._log = log or (lambda event, details: None)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._inboxes: dict[str, Inbox] = {}
         self._changed: set[str] = set()
         self._catching_up: dict[str, int | None] = {}
         self._card: AgentCard | None = None
-        self._wake = asyncio.Event()
-        self._failure: BaseException | None = None
         self.engine: WorkerEngine
 
     # --- the loop -----------------------------------------------------------------------------------------------------
@@ -115,7 +114,7 @@ class Worker:
         settings = msgspec.structs.replace(self._settings, scheduling=scheduling)
         papers = Papers(self.key, self._clock, self._entropy, mwnode.__version__)
         self.engine = WorkerEngine(papers, _capabilities(self._card), settings)
-        self._hands = Hands(self.client, self.engine, self._executor, root, self._log, self._wake.set)
+        self._hands = Hands(self.client, self.engine, self._executor, root, self._log, self._tasks.wake)
         # What a crash left here belongs to no run any more.
         shutil.rmtree(self._hands.slots, ignore_errors=True)
         self._session: int | None = None
@@ -124,24 +123,23 @@ class Worker:
         self._memory = Memory.open(root / "worker.mdb", f"{self.key.organization_id} {self.key.principal.id}")
         self._restore()
         self._note("working", {"agentId": self.key.principal.id, "slots": slots, "directory": str(root)})
-        background = [asyncio.create_task(self._guard(work)) for work in (self._listen, self._look_for_groups)]
+        for work in (self._listen, self._look_for_groups):
+            self._tasks.spawn(work)
         try:
             await self._loop(stop)
         finally:
             self.client.present(None)
-            for task in (*background, *self._tasks):
-                task.cancel()
-            await asyncio.gather(*background, *self._tasks, return_exceptions=True)
+            await self._tasks.end()
             self._keep()
             self._memory.close()
             if own is None:
                 shutil.rmtree(root, ignore_errors=True)
-        if self._failure is not None:
-            raise self._failure
+        if self._tasks.failure is not None:
+            raise self._tasks.failure
 
     async def _loop(self, stop: asyncio.Event) -> None:
         stopped_at: float | None = None
-        while self._failure is None:
+        while self._tasks.failure is None:
             if stop.is_set() and stopped_at is None:
                 stopped_at = self._clock.monotonic()
                 self.engine.shut_down()
@@ -153,10 +151,7 @@ class Worker:
                 patience = self.engine.settings.stop_grace_seconds + 10
                 if self.engine.idle or self._clock.monotonic() - stopped_at > patience:
                     break
-            with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
-                    await self._wake.wait()
-            self._wake.clear()
+            await self._tasks.rest(TICK_SECONDS)
         self._hands.kill_all()
 
     def _link(self) -> None:
@@ -168,21 +163,6 @@ class Worker:
                 self.engine.disconnected()
             else:
                 self.engine.connected(session)
-
-    async def _guard(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-        """What ends a part of the Worker ends the Worker."""
-        try:
-            await work(*arguments)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            self._failure = self._failure or error
-        self._wake.set()
-
-    def _spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-        task = asyncio.create_task(self._guard(work, *arguments))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _note(self, event: str, details: Mapping[str, Any]) -> None:
         self._log(event, details)
@@ -199,7 +179,7 @@ class Worker:
             state.views = {view.work_item_id: view for view in views}
             self.engine.restore(state)
             self._catching_up[group.group_id] = None
-            self._spawn(self._subscribe, group.group_id)
+            self._tasks.spawn(self._subscribe, group.group_id)
 
     def _keep(self) -> None:
         """Keep what was processed, then acknowledge it: the Cursor never runs ahead of durable work (R-16-56)."""
@@ -255,7 +235,7 @@ class Worker:
     def _join(self, group_id: str, mission_id: str | None, scopes: tuple[str, ...]) -> None:
         if self.engine.join(group_id, mission_id, scopes):
             self._catching_up[group_id] = None
-            self._spawn(self._subscribe, group_id)
+            self._tasks.spawn(self._subscribe, group_id)
             self._note("joined", {"groupId": group_id, "missionId": mission_id})
 
     async def _subscribe(self, group_id: str) -> None:
@@ -276,7 +256,7 @@ class Worker:
             return
         self._catching_up[group_id] = self.client.position(group_id) or 0
         self._caught_up(group_id)
-        self._wake.set()
+        self._tasks.wake()
 
     async def _go_on_from_snapshot(self, inbox: Inbox) -> bool:
         """Go on behind the verified snapshot of a Group whose beginning is gone; whether it could be (R-16-07).
@@ -304,7 +284,7 @@ class Worker:
         async for event in self.client.events():
             self._link()  # an Event of a new session must not find an engine that thinks it is offline
             self._take(event)
-            self._wake.set()
+            self._tasks.wake()
 
     def _take(self, event: Event) -> None:
         group_id = event.group_id
@@ -332,11 +312,11 @@ class Worker:
     def _effect(self, effect: Effect) -> None:
         match effect:
             case Send():
-                self._spawn(self._send, effect)
+                self._tasks.spawn(self._send, effect)
             case Launch():
-                self._spawn(self._hands.launch, effect)
+                self._tasks.spawn(self._hands.launch, effect)
             case FetchToken(run_id, request):
-                self._spawn(self._hands.fetch_token, run_id, request)
+                self._tasks.spawn(self._hands.fetch_token, run_id, request)
             case Revoke(run_id):
                 self._hands.revoke(run_id)
             case AskToStop(run_id, grace_seconds):
@@ -344,13 +324,13 @@ class Worker:
             case Kill(run_id, reason):
                 self._hands.kill(run_id, reason)
             case Collect(run_id, _, made):
-                self._spawn(self._hands.collect, run_id, made)
+                self._tasks.spawn(self._hands.collect, run_id, made)
             case SaveState(run_id, path):
-                self._spawn(self._hands.save_state, run_id, path)
+                self._tasks.spawn(self._hands.save_state, run_id, path)
             case Discard(run_id, keep):
                 slot = self._hands.drop(run_id)
                 if slot is not None:
-                    self._spawn(self._hands.clear, slot, keep)
+                    self._tasks.spawn(self._hands.clear, slot, keep)
             case Note(event, details):
                 self._note(event, details)
             case Remember(kept):
@@ -388,7 +368,7 @@ class Worker:
         else:
             self._link()  # nor must the answer of a new session find one
             self.engine.answered(effect.ticket, receipt)
-        self._wake.set()
+        self._tasks.wake()
 
 
 def _capabilities(card: AgentCard) -> tuple[CapabilityRef, ...]:

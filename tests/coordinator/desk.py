@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from mwnode.authority.state import AGENTS, WORK_ITEMS
 from mwnode.coordinator.candidates import Candidate
-from mwnode.coordinator.effects import Check, LookUp, Note, Send, Upload
+from mwnode.coordinator.effects import Check, Follow, LookUp, Note, Send, Upload
 from mwnode.coordinator.engine import MissionEngine
 from mwnode.coordinator.inputs import input_files
 from mwnode.coordinator.papers import CoordinatorPapers
@@ -71,12 +71,15 @@ class CoordinatorDesk(Struct):
     agent: Participant
     mission: MissionHandle
     engine: MissionEngine
+    _told: dict[str, int] = field(default_factory=dict)
     sent: list[Send] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
     absent: set[str] = field(default_factory=set)
     """Agents without Presence."""
+    followed: list[str] = field(default_factory=list)
+    """Groups of child Missions."""
     damaged: set[str] = field(default_factory=set)
     """Content hashes whose bytes turn out to be others."""
 
@@ -102,10 +105,29 @@ class CoordinatorDesk(Struct):
         if not self.engine.live:
             self.engine.caught_up()
             busy = True
+        for group_id in self.followed:
+            busy |= self._deliver_child(group_id)
         return busy
+
+    def _deliver_child(self, group_id: str) -> bool:
+        """A child's facts and announcements, as the shell's subscription lets them pass."""
+        child = self.engine.children.by_group[group_id]
+        with self.harness.node.read() as view:
+            fresh = [msgspec.json.decode(one.event, type=Event) for one in view.events(group_id, 0, 10_000)]
+        fresh = [event for event in fresh if (event.sequence or 0) > self._told.get(group_id, 0)]
+        for event in fresh:
+            self._told[group_id] = int(event.sequence or 0)
+            if not event.kind.startswith("message.") or event.payload.get("announcement") is True:
+                self.engine.children.event(event)
+        if not child.live:
+            self.engine.children.caught_up(group_id)
+            return True
+        return bool(fresh)
 
     def carry_out(self, effect: Any) -> None:
         match effect:
+            case Follow():
+                self.followed.append(effect.child_group_id)
             case Send():
                 self._send(effect)
             case Upload():
@@ -160,6 +182,7 @@ class CoordinatorDesk(Struct):
                 work_item_id=effect.work_item_id,
                 coordinator_epoch=effect.coordinator_epoch,
                 expected_revision=effect.expected_revision,
+                extensions=effect.extensions,
             )
         except MissionWeaveError as error:
             self.refused.append((effect.kind, error.code.value))

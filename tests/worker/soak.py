@@ -30,7 +30,7 @@ from mwnode.home import load_key
 from mwnode.narrative import work_item_of
 
 SEED = 20_301_231
-SETTLE_SECONDS = 8.0
+SETTLE_SECONDS = 45.0
 """The next disturbance comes when enough is done, or after so long without any progress."""
 EXECUTOR = """\
 cd "$1"

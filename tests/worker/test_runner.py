@@ -150,7 +150,7 @@ class World:
             url=self.url,
             key=self.harness.coordinator.key,
             ca=self.home.ca_path,
-            plan=self.path / "plan.toml",
+            plans=(load_plan(self.path / "plan.toml"),),
             mission=mission,
             log=lambda event, details: self.log.append(("coordinator", event, details)),
         )
@@ -344,7 +344,10 @@ async def test_what_a_newcomer_gets_wrong_is_told_in_one_line(world: World) -> N
     with pytest.raises(CoordinatorError, match="give an Agent's key"):
         await run_coordinator(
             CoordinatorOptions(
-                url=world.url, key=harness.owner.key, ca=world.home.ca_path, plan=world.path / "plan.toml"
+                url=world.url,
+                key=harness.owner.key,
+                ca=world.home.ca_path,
+                plans=(load_plan(world.path / "plan.toml"),),
             )
         )
 

@@ -1,0 +1,264 @@
+"""Works with a plan of their own: promoted, coordinated by somebody else, approved as a whole, adopted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mwnode.authority.state import MISSIONS, WORK_ITEMS
+from mwnode.coordinator.plan import Plan, PlanError, load_plan
+from mwnode.protocol.identifiers import RETRY_SCHEMA, mission_conversation_id
+from mwnode.testing import Harness, MissionHandle, Participant
+from mwnode.worker.effects import Assignment
+from tests.coordinator.desk import CoordinatorDesk, coordinate
+from tests.coordinator.test_engine import numbered, team
+from tests.worker.desk import Desk, Run, desk
+
+PARENT = """\
+[mission]
+objective = "Write and ship"
+deadline = "P1D"
+budget = { wallClockSecondsLimit = 7200 }
+coordinator = "coordinator"
+
+[[mission.definitionOfDone]]
+criterionId = "shipped"
+description = "It is shipped"
+evidenceRequired = ["deterministic_test"]
+
+[[work]]
+id = "docs"
+goal = "Write the documentation"
+mission = "docs.toml"
+deliverables = [ { id = "report", mediaType = "text/plain" } ]
+criteria = [ { id = "written", description = "it is written", check = "exit 0" } ]
+
+[[work]]
+id = "ship"
+goal = "Ship"
+after = ["docs"]
+deliverables = [ { id = "report", mediaType = "text/plain" } ]
+criteria = [ { id = "green", description = "all pass", check = "exit 0" } ]
+"""
+CHILD = """\
+[mission]
+objective = "Write the documentation"
+deadline = "P2D"
+budget = { wallClockSecondsLimit = 1200 }
+coordinator = "second"
+
+[[mission.definitionOfDone]]
+criterionId = "written"
+description = "Every chapter is written"
+evidenceRequired = ["deterministic_test"]
+
+[[work]]
+id = "guide"
+goal = "Write the guide"
+deliverables = [ { id = "report", mediaType = "text/plain" } ]
+criteria = [ { id = "green", description = "all pass", check = "exit 0" } ]
+retry = { maxAttempts = 1 }
+"""
+
+
+class Family:
+    """Both Coordinators at work, and the Workers between them."""
+
+    def __init__(self, harness: Harness, path: Path, parent: str = PARENT, child: str = CHILD) -> None:
+        (path / "docs.toml").write_text(child)
+        (path / "plan.toml").write_text(parent)
+        self.harness = harness
+        self.plan: Plan = load_plan(path / "plan.toml")
+        self.second: Participant = harness.agent("second")
+        self.parent = coordinate(harness, plan=self.plan)
+        self.parent.absent.add(self.second.id)  # it coordinates, and does no work
+        self.child: CoordinatorDesk | None = None
+
+    def work(self, *workers: Desk, rounds: int = 12) -> None:
+        """Everybody takes turns, a second each."""
+        for _ in range(rounds):
+            self.parent.step()
+            newest = self.parent.followed[-1:]
+            if newest and (self.child is None or self.child.mission.group_id != newest[0]):
+                self.child = self._coordinate(newest[0])
+            if self.child is not None:
+                self.child.step()
+            for worker in workers:
+                worker.step()
+            self.harness.advance(1)
+
+    def _coordinate(self, group_id: str) -> CoordinatorDesk:
+        mission_id = self.parent.engine.children.by_group[group_id].mission_id
+        handle = MissionHandle(self.harness, mission_id, group_id)
+        return coordinate(self.harness, handle, self.plan.children["docs"], self.second)
+
+    def say(self, text: str, mission: MissionHandle | None = None, by: Participant | None = None) -> None:
+        """Somebody, else the owner, says something in a main Conversation, else the parent's."""
+        where = mission or self.parent.mission
+        self._post(where, by or self.harness.owner, [{"type": "text", "text": text}])
+
+    def retry(self, local: str) -> None:
+        """The owner wishes that a work of the parent be tried again."""
+        work_item_id = self.parent.engine.graph.instances()[local].work_item_id
+        block = {"type": "data_ref", "schema": RETRY_SCHEMA, "data": {"workItemId": work_item_id}}
+        self._post(self.parent.mission, self.harness.owner, [{"type": "text", "text": "again"}, block])
+
+    def _post(self, mission: MissionHandle, who: Participant, content: list[dict[str, Any]]) -> None:
+        payload = {
+            "messageId": self.harness.new_id(),
+            "conversationId": mission_conversation_id(mission.group_id),
+            "content": content,
+        }
+        who.send("message.post", payload, group_id=mission.group_id)
+
+    def terminate(self) -> None:
+        """The child's Coordinator gives up."""
+        mission = self.inner.mission
+        item = self.parent.item("docs").item
+        report = self.second.sign(
+            evidenceId=self.harness.new_id(),
+            missionId=mission.mission_id,
+            groupId=mission.group_id,
+            workItemId=item.work_item_id,
+            type="failure_report",
+            subject={"type": "mission", "id": mission.mission_id},
+            criterionIds=["written"],
+            method="nobody can write",
+            result="failed",
+            artifactHashes=[],
+            generatedBy={"type": "agent", "id": self.second.id},
+            createdAt=self.harness.clock.now().text(),
+            details={},
+        )
+        payload = {"reason": "nobody can write", "evidence": [report]}
+        self.second.send("mission.terminate", payload, group_id=mission.group_id)
+
+    @property
+    def inner(self) -> CoordinatorDesk:
+        assert self.child is not None, "no child Mission was made"
+        return self.child
+
+    def said(self, mission: MissionHandle) -> str:
+        texts = [
+            block.get("text", "")
+            for event in mission.events()
+            if event["kind"] == "message.posted"
+            for block in event["payload"]["message"]["content"]
+        ]
+        return "\n".join(texts)
+
+
+@pytest.fixture
+def family(mwnode: Harness, tmp_path: Path) -> Family:
+    return Family(mwnode, tmp_path)
+
+
+@pytest.mark.req("R-14-01", "R-14-13", "R-14-14", "R-14-16")
+def test_a_work_becomes_a_mission_of_its_own_and_its_result_is_adopted(family: Family) -> None:
+    workers = team(family.harness)
+    family.work(*workers, rounds=20)
+    assert family.inner.mission.state == "approved"
+    with family.harness.node.read() as view:
+        child = view.get(MISSIONS, family.inner.mission.mission_id)
+    assert child is not None
+    assert child.mission.mission_owner.id == family.harness.coordinator.id
+    assert child.mission.coordinator.agent_id == family.second.id
+    assert family.parent.state("docs") == "verified"
+    assert family.parent.mission.state == "awaiting_approval"
+    # What the child made is found by its name in the work that depends on it.
+    shipped = next(one for worker in workers for one in worker.launched if one.contract.goal == "Ship")
+    constraints: Any = shipped.contract.constraints
+    assert [one["path"] for one in constraints["inputs"]] == ["docs/report"]
+    # Nothing was offered to anybody in the child's place.
+    with family.harness.node.read() as view:
+        row = view.get(WORK_ITEMS, family.parent.engine.graph.instances()["docs"].work_item_id)
+    assert row is not None
+    assert not row.item.offers
+    assert family.parent.refused == []
+
+
+@pytest.mark.req("R-14-06")
+def test_a_childs_deadline_is_cut_to_that_of_its_work(family: Family) -> None:
+    family.work(rounds=2)
+    with family.harness.node.read() as view:
+        child = view.get(MISSIONS, family.inner.mission.mission_id)
+        parent = view.get(MISSIONS, family.parent.mission.mission_id)
+    assert child is not None
+    assert parent is not None
+    assert child.mission.deadline == parent.mission.deadline
+
+
+@pytest.mark.req("R-14-17", "R-14-19")
+def test_after_a_child_has_failed_the_owner_is_asked_and_may_have_another_one(family: Family) -> None:
+    family.work(rounds=3)
+    first = family.inner.mission
+    family.terminate()
+    family.work(rounds=3)
+    assert family.parent.mission.state == "active"
+    assert "its child Mission is failed" in family.said(family.parent.mission)
+    assert len(family.parent.followed) == 1
+    family.retry("docs")
+    family.work(*team(family.harness), rounds=20)
+    assert len(family.parent.followed) == 2
+    assert family.inner.mission.mission_id != first.mission_id
+    assert family.parent.state("docs") == "verified"
+
+
+@pytest.mark.req("R-14-21", "R-14-22")
+def test_what_a_child_asks_of_its_owner_reaches_the_human_and_the_answer_the_child(family: Family) -> None:
+    def behave(assignment: Assignment) -> Run:
+        if assignment.contract.goal == "Write the guide" and assignment.checkpoint is None:
+            line = {"blocked": {"reason": "which audience?", "requiredResolution": "name it"}}
+            return Run(status=None, lines=(line,))
+        return numbered(assignment)
+
+    worker = desk(family.harness, family.harness.workers[0], behave)
+    family.work(worker, rounds=8)
+    assert "which audience?" in family.said(family.parent.mission)
+    # Small talk in the child's Group wakes nobody above.
+    family.say("tea is ready", family.inner.mission, family.second)
+    family.work(worker, rounds=2)
+    heard = [message for one in family.parent.engine.children.by_group.values() for message in one.board.messages]
+    assert not any("tea" in getattr(block, "text", "") for message in heard for block in message.content)
+    family.say("beginners")
+    family.work(worker, rounds=20)
+    assert "beginners" in family.said(family.inner.mission)
+    assert family.inner.mission.state == "approved"
+
+
+def test_a_coordinator_that_starts_anew_finds_its_child_and_makes_no_second_one(family: Family) -> None:
+    family.work(rounds=3)
+    anew = coordinate(family.harness, family.parent.mission, family.plan)
+    anew.absent = family.parent.absent
+    family.parent = anew
+    family.work(*team(family.harness), rounds=20)
+    assert anew.state("docs") == "verified"
+    assert "mission.create_child" not in anew.kinds()
+
+
+def test_a_result_without_the_deliverable_is_sent_back(mwnode: Harness, tmp_path: Path) -> None:
+    family = Family(mwnode, tmp_path, PARENT.replace('"text/plain" } ]', '"text/markdown" } ]', 1))
+    family.work(*team(mwnode), rounds=10)
+    changes = [event for event in family.inner.mission.events() if event["kind"] == "mission.changes_requested"]
+    assert changes
+    assert "no submitted Artifact is the deliverable report" in changes[0]["payload"]["feedback"]
+    assert family.parent.state("docs") == "blocked"
+
+
+def test_mistakes_about_plans_of_their_own_are_told(tmp_path: Path) -> None:
+    def mistake(parent: str, child: str = CHILD) -> str:
+        (tmp_path / "docs.toml").write_text(child)
+        (tmp_path / "plan.toml").write_text(parent)
+        with pytest.raises(PlanError) as caught:
+            load_plan(tmp_path / "plan.toml")
+        return str(caught.value)
+
+    assert "no plan 'other.toml'" in mistake(PARENT.replace("docs.toml", "other.toml"))
+    assert "contains itself" in mistake(PARENT.replace("docs.toml", "plan.toml"))
+    assert "two Agents" in mistake(PARENT, CHILD.replace('"second"', '"coordinator"'))
+    assert "names no coordinator" in mistake(PARENT, CHILD.replace('coordinator = "second"\n', ""))
+    assert "docs.toml" in mistake(PARENT, CHILD.replace("goal", "gaol"))
+    capable = PARENT.replace('mission = "docs.toml"', 'mission = "docs.toml"\ncapability = ["other.thing@1.0.0"]')
+    assert "its works need mwnode.generic@1.0.0" in mistake(capable)
