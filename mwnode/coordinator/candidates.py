@@ -80,9 +80,10 @@ def rank(
 ) -> list[Ranked]:
     """Eligible Agents, best first (R-10.3-03).
 
-    Ineligible: the Coordinator, whoever has another part in the Mission, revoked or outdated Cards, Cards without a required capability, ``excluded``. Agents
-    that are not present come last; then whoever failed this very WorkItem; then free slots, what the Agent already has
-    of this Mission and, by ``elsewhere``, of the Coordinator's others, and results accepted against failures decide.
+    Ineligible: the Coordinator, whoever has another part in the Mission, revoked or outdated Cards, Cards without a
+    required capability, ``excluded``. Agents that are not present come last; then whoever failed this very WorkItem;
+    then free slots, what the Agent already has of this Mission and, by ``elsewhere``, of the Coordinator's others, and
+    results accepted against failures decide.
     """
     contract = view.item.contract
     ranked = []
