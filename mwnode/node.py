@@ -177,6 +177,12 @@ class Node:
         self._committer.close()
         self.store.close()
 
+    def abandon(self) -> None:
+        """End as a crash would, for tests of one: what waits is neither decided nor kept. Idempotent."""
+        if not self._closed:
+            self._committer.abandon()
+            self.close()
+
     def __enter__(self) -> Node:
         return self
 

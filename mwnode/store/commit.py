@@ -229,6 +229,20 @@ class Committer:
         while self.step():
             pass
 
+    def abandon(self) -> None:
+        """End as a crash would: what is queued is not committed, and who waits for it is told so. Idempotent."""
+        with self._wake:
+            self._closed = True
+            items, self._queue = list(self._queue), deque()
+            self._queued_bytes = 0
+            self._audits = []
+        for item in items:
+            if isinstance(item, _Command):
+                item.reply(INTERNAL)
+            elif item.future is not None:
+                item.future.set_exception(StoreUnavailable("the node has ended"))
+        self.close()
+
     def _push(self, item: _Item) -> None:
         self._queue.append(item)
         self._queued_bytes += item.size

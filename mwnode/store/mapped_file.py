@@ -86,6 +86,7 @@ class MappedFile:
         self._growing = False
         self._room_until = 0.0
         self._readers_looked_at = 0.0
+        self._room = self._ask_disk
         self._owner: ownership.OwnerLock | None = None
         self._closed = False
 
@@ -362,6 +363,15 @@ class MappedFile:
         disk = os.statvfs(self.path)
         return disk.f_bavail * disk.f_frsize
 
+    def tell_room(self, room: Callable[[], tuple[int, int]] | None) -> None:
+        """Take another word than the system's for the disk's free bytes and size: for tests of a full one."""
+        self._room = room or self._ask_disk
+        self._room_until = 0.0
+
+    def _ask_disk(self) -> tuple[int, int]:
+        disk = os.statvfs(self.path)
+        return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+
     def _look_at_room(self) -> None:
         """Ask the disk and the map, at most once a second while there is room: each question costs a hand-off."""
         now = time.monotonic()
@@ -389,10 +399,10 @@ class MappedFile:
         """Raise StoreFull when less disk is free than is to be left alone."""
         if not self.free_bytes_reserve:
             return
-        disk = os.statvfs(self.path)
+        free, size = self._room()
         # On a very small disk the reserve shrinks with it.
-        reserve = min(self.free_bytes_reserve, disk.f_blocks * disk.f_frsize // 16)
-        if disk.f_bavail * disk.f_frsize < reserve:
+        reserve = min(self.free_bytes_reserve, size // 16)
+        if free < reserve:
             raise StoreFull(
                 f"less than {reserve} bytes are free on the disk of {self.path}; free some, the node goes on by itself"
             )

@@ -19,8 +19,11 @@ from mwnode.protocol.commands import CORE, EXT
 from mwnode.protocol.documents import Actor
 from mwnode.protocol.identifiers import uuid7_urn
 from mwnode.testing.clock import ManualClock, SeededEntropy
+from mwnode.testing.faults import Faults
 from mwnode.testing.mission import MissionHandle
 from mwnode.testing.people import Participant
+from mwnode.testing.pipe import Switchboard
+from mwnode.testing.serving import Served
 from mwnode.testing.template import Person, Template, files_of
 from mwnode.testing.work import WorkHandle
 from mwnode.trust.keys import sign_mapping
@@ -42,6 +45,7 @@ class Harness:
         self.home = home
         self.clock = clock or ManualClock()
         self.entropy = SeededEntropy(seed)
+        self.faults = Faults(self)
         self._durable = durable
         if clock is None and not durable and not home.exists():
             self._begin_with(_template(seed, workers))
@@ -73,6 +77,22 @@ class Harness:
         """Close the node and open it again on the same file."""
         self.node.close()
         self.node = self._open()
+
+    def serving(self, *, tls: bool = True) -> Served:
+        """Serve the node on a free port of the loopback interface, by TLS 1.3 or in plain text::
+
+        with mwnode.serving() as served:
+            served.client(mwnode.owner).get("/v0.1/missions")
+        """
+        return Served(self, tls=tls)
+
+    def connections(self) -> Switchboard:
+        """Connect clients in process, without a socket, on the running event loop::
+
+        async with mwnode.connections() as node:
+            client = await node.connect(mwnode.workers[0])
+        """
+        return Switchboard(self)
 
     def new_id(self) -> str:
         return uuid7_urn(self.clock.now(), self.entropy.random(10))

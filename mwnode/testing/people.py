@@ -23,6 +23,10 @@ class Participant:
         self.name = name
         self.key = key
         self.session_epoch = session_epoch
+        self.skew = 0
+        """How many seconds this Participant's clock is ahead of the node's."""
+        self.sent = b""
+        """The bytes of the Command sent last."""
 
     @property
     def id(self) -> str:
@@ -44,12 +48,21 @@ class Participant:
         """The signed bytes of a Command; envelope members not given are filled in from the node's present state."""
         members: dict[str, Any] = {**self._epochs(kind, envelope.get("group_id")), **envelope}
         action_id = members.pop("action_id", None) or self.harness.new_id()
-        issued_at = members.pop("issued_at", None) or self.harness.clock.now().text()
+        issued_at = members.pop("issued_at", None) or self.now()
         return signed_command(self.key, kind, payload, action_id=action_id, issued_at=issued_at, **members)
 
     def send(self, kind: str, payload: Mapping[str, Any], **envelope: Any) -> list[dict[str, Any]]:
         """Send a Command; the Events, receipt first. Raises the MissionWeaveError of a refusal."""
-        return self.harness.send(self.command(kind, payload, **envelope))
+        self.sent = self.command(kind, payload, **envelope)
+        return self.resend()
+
+    def resend(self) -> list[dict[str, Any]]:
+        """Send the very bytes of the last Command once more; the Events that it led to, receipt first."""
+        return self.harness.faults.carry(self, self.sent, self.harness.send)
+
+    def now(self) -> str:
+        """What this Participant's clock shows."""
+        return self.harness.clock.now().plus(self.skew).text()
 
     def refused(self, kind: str, payload: Mapping[str, Any], **envelope: Any) -> MissionWeaveError:
         """Send a Command that must be refused; the error. Fails the test when it is accepted."""
@@ -61,7 +74,7 @@ class Participant:
 
     def sign(self, **members: Any) -> dict[str, Any]:
         """A Signed Document of this Principal, signed now; ``members`` by wire name without the signature."""
-        return sign_mapping(members, self.key, self.harness.clock.now().text())
+        return sign_mapping(members, self.key, self.now())
 
     def _epochs(self, kind: str, group_id: str | None) -> dict[str, Any]:
         if self.principal.type == "service" or kind in GENESIS_COMMAND_KINDS:
