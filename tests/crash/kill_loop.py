@@ -2,8 +2,9 @@
 
 Each round starts a process that opens the node's file, sends Commands from several threads, stores Artifacts and moves
 Cursors, and prints each acknowledgement once it has it. The process is killed at a random instant. Then the file must
-hold everything that was acknowledged, each once, and nothing twice. Every 25 rounds the whole file is verified and a
-new one is begun. Exit status 1 on any loss.
+hold everything that was acknowledged, each once, and nothing twice: each round looks at what is new since the one
+before (heads, receipts, Events), every 25th at all that was ever acknowledged to that file, verifies it whole and
+begins a new one. Exit status 1 on any loss.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from mwnode.home import open_home
 from mwnode.node import Node
 from mwnode.protocol.identifiers import uuid7_urn
 from mwnode.store.environment import LmdbStore
-from mwnode.store.port import WriteTransaction
+from mwnode.store.port import ReadTransaction, WriteTransaction
 from mwnode.store.verify import verify
 from mwnode.system import OsEntropy
 from mwnode.testing import Harness, ManualClock
@@ -165,10 +166,9 @@ def killed_round(path: Path, group_ids: list[str], seed: int, seconds: float) ->
     return [msgspec.json.decode(line, type=Told) for line in lines[:-1]]
 
 
-def look(path: Path, told: list[Told], acknowledged: dict[str, EventStored]) -> int:
-    """Compare the file with everything that was ever acknowledged; how many Events it holds. Raises Loss."""
+def look(path: Path, told: list[Told], acknowledged: dict[str, EventStored], heads: dict[str, int]) -> dict[str, int]:
+    """Compare the file with what was acknowledged, and its logs behind those heads; the heads now. Raises Loss."""
     store = LmdbStore.open(path / "node.mdb", read_only=True)
-    events = 0
     try:
         with store.read() as view:
             for each in told:
@@ -178,50 +178,71 @@ def look(path: Path, told: list[Told], acknowledged: dict[str, EventStored]) -> 
                 elif isinstance(each, CursorMoved) and view.cursor(AGENT, each.group_id) < each.sequence:
                     raise Loss(f"the Cursor of {each.group_id} was acknowledged at {each.sequence} and is behind")
             for each in acknowledged.values():
-                receipt = view.receipt(OWNER, each.action_id)
-                stored = view.event(each.group_id, each.sequence)
-                if receipt is None or receipt.events != ((each.group_id, each.sequence),) or stored is None:
-                    raise Loss(f"Command {each.action_id} was acknowledged and is not there")
-                if hashlib.sha256(stored.event).hexdigest() != each.digest:
-                    raise Loss(f"{each.group_id} {each.sequence} is not the Event that was acknowledged")
-            for group_id in view.groups():
-                causes = Counter[str]()
-                after = 0
-                while page := view.events(group_id, after, 500):
-                    if [stored.sequence for stored in page] != list(range(after + 1, after + 1 + len(page))):
-                        raise Loss(f"{group_id} has a gap behind {after}")
-                    after = page[-1].sequence
-                    events += len(page)
-                    causes.update(msgspec.json.decode(stored.event)["cause"]["id"] for stored in page)
-                twice = [cause for cause, count in causes.items() if count > 1]
-                if twice:
-                    raise Loss(f"Command {twice[0]} is in the log of {group_id} twice")
-                if after != view.head(group_id):
-                    raise Loss(f"the head of {group_id} is not its last Event")
+                _look_at_command(view, each)
+            return {group_id: _look_at_log(view, group_id, heads.get(group_id, 0)) for group_id in view.groups()}
     finally:
         store.close()
-    return events
+
+
+def _look_at_command(view: ReadTransaction, told: EventStored) -> None:
+    receipt = view.receipt(OWNER, told.action_id)
+    stored = view.event(told.group_id, told.sequence)
+    if receipt is None or receipt.events != ((told.group_id, told.sequence),) or stored is None:
+        raise Loss(f"Command {told.action_id} was acknowledged and is not there")
+    if hashlib.sha256(stored.event).hexdigest() != told.digest:
+        raise Loss(f"{told.group_id} {told.sequence} is not the Event that was acknowledged")
+
+
+def _look_at_log(view: ReadTransaction, group_id: str, after: int) -> int:
+    """Events behind ``after`` have no gap and no cause twice, and each is the one that its receipt names."""
+    if view.head(group_id) < after:
+        raise Loss(f"the head of {group_id} went back to {view.head(group_id)} from {after}")
+    causes = Counter[str]()
+    while page := view.events(group_id, after, 500):
+        if [stored.sequence for stored in page] != list(range(after + 1, after + 1 + len(page))):
+            raise Loss(f"{group_id} has a gap behind {after}")
+        after = page[-1].sequence
+        for event in (msgspec.json.decode(stored.event) for stored in page):
+            cause = event["cause"]["id"]
+            causes[cause] += 1
+            if event["kind"] == "message.posted":
+                receipt = view.receipt(event["actor"]["id"], cause)
+                if receipt is None or receipt.events != ((group_id, event["sequence"]),):
+                    raise Loss(f"Command {cause} is in the log of {group_id} twice, or without its receipt")
+    twice = [cause for cause, count in causes.items() if count > 1]
+    if twice:
+        raise Loss(f"Command {twice[0]} is in the log of {group_id} twice")
+    if after != view.head(group_id):
+        raise Loss(f"the head of {group_id} is not its last Event")
+    return after
 
 
 def run(count: int, seed: int, directory: Path, say: Any = print) -> None:
     """All rounds. Raises Loss."""
     draw = random.Random(seed)
-    total = events = 0
+    total = 0
     for number in range(count):
         if number % ROUNDS_PER_FILE == 0:
             path = directory / f"home-{number // ROUNDS_PER_FILE}"
             group_ids = prepare(path, seed + number)
             acknowledged: dict[str, EventStored] = {}
+            artifacts: list[Told] = []
+            heads: dict[str, int] = {}
         told = killed_round(path, group_ids, seed + number, draw.uniform(0, 0.5))
-        acknowledged.update((each.action_id, each) for each in told if isinstance(each, EventStored))
+        new = {each.action_id: each for each in told if isinstance(each, EventStored)}
+        if not acknowledged.keys().isdisjoint(new):
+            raise Loss(f"round {number}: a Command was acknowledged twice")
+        acknowledged |= new
+        artifacts += [each for each in told if isinstance(each, ArtifactStored)]
         total += len(told)
-        events = look(path, told, acknowledged)
+        heads = look(path, told, new, heads)
         if number % ROUNDS_PER_FILE == ROUNDS_PER_FILE - 1 or number == count - 1:
+            look(path, artifacts, acknowledged, {})
             report = verify(path / "node.mdb")
             if not report.ok:
                 raise Loss(f"round {number}: verification found {report.findings[:5]}")
             shutil.rmtree(path)
-        say(f"round {number + 1}/{count}: {len(told)} acknowledged, {events} Events in the file")
+        say(f"round {number + 1}/{count}: {len(told)} acknowledged, {sum(heads.values())} Events in the file")
     say(f"{count} kills, {total} acknowledgements: none lost, none doubled")
 
 
