@@ -15,24 +15,38 @@ from mwnode.cli.target import Target, at_home
 from mwnode.store import carry
 from mwnode.store.apart import verify_apart
 from mwnode.store.environment import LmdbStore
+from mwnode.store.proving import cores
 from mwnode.store.trim import Trimmed, check_trimmable, find_group, trim_group
 
 
 @click.command()
 @click.argument("file", metavar="[FILE]", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--jobs", type=click.IntRange(1, 256), metavar="N", help="Processes to use; all cores unless given.")
+@click.option(
+    "--resume",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="STATE",
+    help="Keep in this file how far the check came, and go on from there after an interruption.",
+)
 @at_home
-def verify(target: Target, file: Path | None) -> None:
+def verify(target: Target, file: Path | None, jobs: int | None, resume: Path | None) -> None:
     """Prove HOME's file again: every signature, hash, sequence, chain value, index, Artifact and row.
 
     FILE in place of HOME's is proven for itself: a backup, or a node.mdb of any other place. Exit 1 when anything is
     not as it must be; each finding names its place. The file may be in use by its node.
+
+    With --resume a check that was interrupted spares itself the signatures and Artifacts that it has proven and that
+    are unchanged; all else is looked at again. The state is deleted when the check has come to its end.
     """
+    organization_id = None if file is not None else target.home.organization_id
     with progress() as show:
-        if file is not None:
-            report = verify_apart(file, progress=show)
-        else:
-            home = target.home
-            report = verify_apart(home.store_path, progress=show, organization_id=home.organization_id)
+        report = verify_apart(
+            file if file is not None else target.home.store_path,
+            progress=show,
+            organization_id=organization_id,
+            jobs=jobs or cores(),
+            resume=None if resume is None else resume.absolute(),
+        )
     lines = [f"{finding.kind}: {finding.where}: {finding.detail}" for finding in report.findings]
     lines += [f"warning: {warning.detail}" for warning in report.warnings]
     counted = f"{report.groups} Groups, {report.events} Events, {report.artifacts} Artifacts"

@@ -46,12 +46,15 @@ def verify_apart(
     progress: Progress | None = None,
     organization_id: str | None = None,
     stalled_seconds: float = STALLED_SECONDS,
+    jobs: int = 1,
+    resume: Path | None = None,
 ) -> Report:
     """As ``verify`` for the file at a path; a check that ends or stalls is a finding of kind ``structure``.
 
     Raises the StoreError of a file that cannot be opened for another reason than damage.
     """
-    command = [sys.executable, "-m", "mwnode.store.apart", str(path), organization_id or ""]
+    command = [sys.executable, "-m", "mwnode.store.apart", str(path), organization_id or "", str(jobs)]
+    command += [] if resume is None else [str(resume)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
         try:
             assert child.stdout is not None
@@ -122,8 +125,8 @@ def _say(line: _Line) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """The child: ``apart PATH ORGANIZATION``."""
-    path, organization_id = arguments
+    """The child: ``apart PATH ORGANIZATION JOBS [STATE]``."""
+    path, organization_id, jobs, *state = arguments
     told = ("", 0.0)
 
     def show(what: str, done: int, total: int) -> None:
@@ -139,6 +142,8 @@ def main(arguments: list[str]) -> None:
             progress=show,
             organization_id=organization_id or None,
             on_finding=lambda finding: _say(_Line(finding=finding)),
+            jobs=int(jobs),
+            resume=Path(state[0]) if state else None,
         )
         _say(_Line(report=report))
     except StoreError as error:

@@ -8,15 +8,16 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from mwnode.protocol import jcs
-from mwnode.protocol.instants import parse
+from mwnode.protocol import strict_json
+from mwnode.protocol.documents import Command, Event
 from mwnode.protocol.plain_words import plain
 from mwnode.store.environment import LmdbReading
 from mwnode.store.errors import StoreCorrupt
+from mwnode.store.examining import Asked, Examined
 from mwnode.store.port import Trim
+from mwnode.store.proving import Prover
+from mwnode.store.resuming import StateRefused
 from mwnode.trust.registry import Registry
-from mwnode.trust.verification import Failure, Verified
-from mwnode.trust.verification import verify as verify_document
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
@@ -71,10 +72,13 @@ class Checking:
         self.unread_trims: set[str] = set()
         self.erased: set[int] = set()
         """Commands whose Events were erased: of them only the hash is kept."""
+        self.unclean: dict[int, Examined] = {}
+        """What was found about Events, by position, that are not clean."""
         self.admitted: set[bytes] = set()
         """Signing hashes of the documents that accepted Commands carry."""
         self._looked_at = 0
         self.registry: Registry | None = None
+        self.prover: Prover | None = None
 
     def tick(self, what: str = "entries") -> None:
         """Count one entry that was looked at, so that whoever waits knows that the check goes on."""
@@ -88,6 +92,8 @@ class Checking:
             self.progress(what, 0, 0)
         try:
             return check()
+        except StateRefused:
+            raise
         except StoreCorrupt as error:
             self.find("structure", error.where or what, str(error))
             self.renew()
@@ -112,27 +118,15 @@ class Checking:
             self.find("snapshot", f"group {group_id}", str(error))
             return None
 
-    def verified(self, where: str, raw: bytes, kind: str, signing_hash: bytes | None) -> Verified | None:
-        """The document, when its signature, its hash and its spelling are right."""
-        assert self.registry is not None
-        verdict = verify_document(raw, kind, self.registry, bytes_max=len(raw))  # type: ignore[arg-type]  # a literal
-        if isinstance(verdict, Failure):
-            self.find("signature", where, f"{verdict.stage}: {verdict.reason} {verdict.detail}".strip())
-            return None
-        if signing_hash is not None and verdict.signing_hash != f"sha256:{signing_hash.hex()}":
-            self.find("hash", where, "the stored signing hash is not the document's")
-        if jcs.canonical(verdict.document) != raw:
-            self.find("hash", where, "the stored bytes are not the canonical ones that were signed")
-        return verdict
+    def told_of(self, where: str, examined: Examined) -> bool:
+        """Report what is wrong with a document's bytes; whether it may be read at all."""
+        for fault in examined.faults:
+            self.find(fault[0], where, fault[1])
+        return examined.verified
 
-    def admitted_in_time(self, where: str, verified: Verified, accepted_at: str) -> None:
-        assert self.registry is not None
-        binding = self.registry.resolve(verified.key_id)
-        try:
-            inside = binding is not None and binding.valid_at(parse(accepted_at))
-        except ValueError:
-            inside = False
-        if not inside:
+    def told_late(self, where: str, examined: Examined, accepted_at: str) -> None:
+        """Report a document that was accepted when its key was not valid."""
+        if not examined.in_time:
             self.find("admission", where, f"the key was not valid when the document was accepted ({accepted_at})")
 
     def read_event(self, group_id: str, sequence: int) -> dict[str, Any] | None:
@@ -142,3 +136,13 @@ class Checking:
             return None if stored is None else msgspec.json.decode(stored.event, type=dict[str, Any])
         except (StoreCorrupt, msgspec.MsgspecError, UnicodeDecodeError):
             return None
+
+
+def read_verified(asked: Asked) -> Command | Event:
+    """A document that was found to verify."""
+    kind: type[Command] | type[Event] = Event if asked.kind == "event" else Command
+    try:
+        return msgspec.json.decode(asked.raw, type=kind)
+    except msgspec.MsgspecError:
+        # What only the exact parser reads.
+        return strict_json.decode(asked.raw, kind, bytes_max=len(asked.raw))

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
-from mwnode.authority.intake import EMBEDDED, prepare
+from mwnode.authority.intake import EMBEDDED
 from mwnode.protocol.commands import CORE
 from mwnode.protocol.documents import Command, FirstAdmissionRecord
 from mwnode.store import kept
-from mwnode.store.checking import REPORT_EVERY, Checking
+from mwnode.store.checking import REPORT_EVERY, Checking, read_verified
 from mwnode.store.errors import StoreCorrupt, StoreError
+from mwnode.store.examining import Asked, Carried, Examined, admission_due
 from mwnode.store.fold import REGISTRY_KINDS
-from mwnode.store.group_log import HASH_PREFIX, admission_id
+from mwnode.store.group_log import HASH_PREFIX
 from mwnode.store.layout import HASH_BUCKET, U32, U64, receipt_key
 from mwnode.store.log_records import decode_command_record
 from mwnode.store.snapshots import archival_snapshot
-from mwnode.trust.admission import Acceptance, candidate
-from mwnode.trust.verification import Failure, Verified
 from mwnode.trust.verification import verify as verify_document
+
+
+class _Stored(Struct, frozen=True):
+    """A Command as it lies in the file. ``asked`` is ``None`` for an erased one, and for one that cannot be read."""
+
+    key: bytes
+    number: int
+    asked: Asked | None
+    fault: str = ""
 
 
 class CommandProof(Checking):
@@ -31,28 +41,27 @@ class CommandProof(Checking):
             self.find("receipt", "receipts", "there are not as many receipts as accepted Commands")
         expected = 1
         registered = kept.registered_at(self.view)
-        for key, value in self.view.pages.scan("commands", b""):
-            number = int.from_bytes(key, "big")
+        assert self.prover is not None
+        for stored, examined in self.prover.examine(self._stored_commands(), lambda stored: stored.asked, total):
+            key, number, asked = stored.key, stored.number, stored.asked
             where = f"command {number}"
             if number != expected or len(key) != U64.size:
                 self.find("command", where, f"Command {expected} is missing")
             expected = number + 1
-            try:
-                signing_hash, accepted_at, raw = decode_command_record(number, value)
-            except StoreCorrupt as error:
-                self.find("command", where, str(error))
+            if asked is None or examined is None:
+                if stored.fault:
+                    self.find("command", where, stored.fault)
                 continue
-            if not raw and number in self.erased:
+            if not self.told_of(where, examined):
                 continue
-            verified = self.verified(where, raw, "command", signing_hash)
-            if verified is None:
-                continue
-            self.admitted_in_time(where, verified, accepted_at)
-            assert isinstance(verified.document, Command)
-            self._receipt(where, number, signing_hash, verified.document)
-            self._embedded(where, accepted_at, verified)
-            times = registered.get(_registers(verified.document))
-            if times is not None and accepted_at not in times:
+            self.told_late(where, examined, asked.accepted_at)
+            command = read_verified(asked)
+            assert isinstance(command, Command)
+            signing_hash = asked.signing_hash or b""
+            self._receipt(where, number, signing_hash, command)
+            self._carried(where, asked.accepted_at, command, examined)
+            times = registered.get(_registers(command))
+            if times is not None and asked.accepted_at not in times:
                 self.find("command", where, "the policy log tells another time of the Command")
             bucket = U32.pack(min(number // HASH_BUCKET, 2**32 - 1)) + signing_hash[:HASH_PREFIX]
             if key not in _numbers(self.view.pages.get("command_hashes", bucket)):
@@ -60,6 +69,17 @@ class CommandProof(Checking):
             if number % REPORT_EVERY == 0:
                 self.progress("commands", number, total)
         self.progress("commands", total, total)
+
+    def _stored_commands(self) -> Iterator[_Stored]:
+        for key, value in self.view.pages.scan("commands", b""):
+            number = int.from_bytes(key, "big")
+            try:
+                signing_hash, accepted_at, raw = decode_command_record(number, value)
+            except StoreCorrupt as error:
+                yield _Stored(key, number, None, str(error))
+                continue
+            erased = not raw and number in self.erased
+            yield _Stored(key, number, None if erased else Asked("command", raw, signing_hash, accepted_at))
 
     def _receipt(self, where: str, number: int, signing_hash: bytes, command: Command) -> None:
         value = self.view.pages.get("receipts", receipt_key(command.actor.id, command.action_id))
@@ -86,36 +106,30 @@ class CommandProof(Checking):
             if event is None or event.get("cause") != {"type": "command", "id": command.action_id}:
                 self.find("receipt", where, f"the receipt names an Event of another cause ({group_id} {sequence})")
 
-    def _embedded(self, where: str, accepted_at: str, verified: Verified) -> None:
+    def _carried(self, where: str, accepted_at: str, command: Command, examined: Examined) -> None:
         """The documents that a Command carries were admitted with it, or before it."""
-        assert self.registry is not None
-        command = verified.document
-        assert isinstance(command, Command)
-        if command.kind not in EMBEDDED:
-            return
-        carried = [(each.path, each.verdict) for each in prepare(verified, self.registry).embedded]
-        if "snapshotHash" in command.payload and command.group_id:
+        for carried in examined.carried:
+            self._admission(where, carried)
+        if command.kind in EMBEDDED and "snapshotHash" in command.payload and command.group_id:
             # Uploaded before, and kept as a document since.
+            assert self.registry is not None
             content = archival_snapshot(self.view, command.group_id)[1]
             verdict = verify_document(content, "group-snapshot", self.registry, bytes_max=len(content))
-            carried.append(("/payload/snapshotHash", verdict))
-        for path, verdict in carried:
-            if isinstance(verdict, Failure):
-                self.find("signature", f"{where} {path}", f"{verdict.stage}: {verdict.reason}")
-            else:
-                self._admission(f"{where} {path}", accepted_at, verdict)
+            authority = self.view.authority
+            self._admission(where, admission_due("/payload/snapshotHash", verdict, accepted_at, authority))
 
-    def _admission(self, where: str, accepted_at: str, verified: Verified) -> None:
-        signing_hash = bytes.fromhex(verified.signing_hash[7:])
-        authority = self.view.authority
-        if signing_hash in self.admitted or authority is None:
+    def _admission(self, where: str, carried: Carried) -> None:
+        if carried.failure:
+            self.find("signature", f"{where} {carried.path}", carried.failure)
             return
-        self.admitted.add(signing_hash)
-        record = candidate(verified, Acceptance(admission_id(signing_hash), accepted_at, authority))
-        number = self.view.pages.get("admission_hashes", signing_hash)
+        if carried.signing_hash in self.admitted or not carried.signing_hash:
+            return
+        self.admitted.add(carried.signing_hash)
+        number = self.view.pages.get("admission_hashes", carried.signing_hash)
         stored = None if number is None else self.view.pages.get("admissions", number)
-        if isinstance(record, Failure) or stored != msgspec.json.encode(record):
-            self.find("admission", where, "the document's admission is not the one that accepting the Command made")
+        if carried.record is None or stored != carried.record:
+            detail = "the document's admission is not the one that accepting the Command made"
+            self.find("admission", f"{where} {carried.path}", detail)
 
     def admissions(self) -> None:
         admissions = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import msgspec
@@ -10,8 +11,9 @@ from msgspec import UNSET, Struct
 from mwnode.authority.views import policy_log
 from mwnode.protocol.documents import Event
 from mwnode.protocol.instants import parse
-from mwnode.store.checking import REPORT_EVERY, Checking
+from mwnode.store.checking import REPORT_EVERY, Checking, read_verified
 from mwnode.store.errors import StoreCorrupt
+from mwnode.store.examining import CLEAN, Asked, Examined, examine
 from mwnode.store.layout import PLACE, U32, U64, next_chain, text_key
 from mwnode.store.log_records import LogRecord, decode_command_record, decode_log_record
 from mwnode.store.port import NO_CHAIN, Trim
@@ -38,8 +40,48 @@ class _Chain(Struct):
     occurred_at: str | None = None
 
 
+def question_of(record: LogRecord) -> Asked:
+    """What is to be examined about a stored Event."""
+    signing_hash = None if tombstone_in(record.event) is not None else record.signing_hash
+    return Asked("event", record.event, signing_hash, record.accepted_at)
+
+
 class LogProof(Checking):
     """The part of a verification that follows the logs."""
+
+    proven_through = 0
+    """Position up to which Events were examined."""
+
+    def prove_events(self) -> None:
+        """Examine every Event in the order of commits; what is wrong with one is told at its place in its Group."""
+        assert self.prover is not None
+        total = self.view.pages.count("log")
+        done = 0
+        try:
+            for (position, _), examined in self.prover.examine(self._stored(), lambda stored: stored[1], total):
+                self.proven_through = position
+                if examined is not None and examined != CLEAN:
+                    self.unclean[position] = examined
+                done += 1
+                if done % REPORT_EVERY == 0:
+                    self.progress("signatures of Events", done, total)
+        except StoreCorrupt:
+            # The structure of the log was looked at before, and each Event that is left is examined at its place.
+            self.renew()
+
+    def _stored(self) -> Iterator[tuple[int, Asked | None]]:
+        for key, value in self.view.pages.scan("log", b""):
+            position = int.from_bytes(key, "big")
+            try:
+                yield position, question_of(decode_log_record(position, value))
+            except StoreCorrupt:
+                yield position, None
+
+    def _examined(self, record: LogRecord) -> Examined:
+        if record.position <= self.proven_through:
+            return self.unclean.get(record.position, CLEAN)
+        assert self.registry is not None
+        return examine(question_of(record), self.registry, self.view.authority)
 
     def logs(self, groups: list[str]) -> None:
         total = self.view.pages.count("places")
@@ -122,11 +164,10 @@ class LogProof(Checking):
 
     def _event_document(self, where: str, group_id: str, record: LogRecord, at: _Chain) -> None:
         tombstone = tombstone_in(record.event)
-        signing_hash = None if tombstone is not None else record.signing_hash
-        verified = self.verified(where, record.event, "event", signing_hash)
-        if verified is None:
+        examined = self._examined(record)
+        if not self.told_of(where, examined):
             return
-        event = verified.document
+        event = read_verified(question_of(record))
         assert isinstance(event, Event)
         if tombstone is not None:
             self._tombstone(where, group_id, record, event, tombstone)
@@ -138,7 +179,7 @@ class LogProof(Checking):
         if at.occurred_at is not None and parse(event.occurred_at) < parse(at.occurred_at):
             self.find("event", where, "the Event is dated before the one that precedes it")
         at.occurred_at = event.occurred_at
-        self.admitted_in_time(where, verified, record.accepted_at)
+        self.told_late(where, examined, record.accepted_at)
         if self.view.pages.get("event_ids", text_key(event.event_id)) != U64.pack(record.position):
             self.find("index", where, "the Event's ID leads elsewhere")
         if event.command_hash is not UNSET:

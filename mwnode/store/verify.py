@@ -26,6 +26,8 @@ from mwnode.store.fold import compare_rows
 from mwnode.store.layout import DATABASES, U64
 from mwnode.store.log_proof import LogProof
 from mwnode.store.port import ORGANIZATION
+from mwnode.store.proving import Prover
+from mwnode.store.resuming import Resuming
 from mwnode.trust.registry import Registry, RegistryFault
 
 __all__ = ["Finding", "Progress", "Report", "verify"]
@@ -33,6 +35,8 @@ __all__ = ["Finding", "Progress", "Report", "verify"]
 
 class _Check(LogProof, CommandProof):
     """One verification of one consistent view."""
+
+    resuming: Resuming | None = None
 
     def _faults(self, check: Callable[[LmdbReading, kept.Tick], Iterator[kept.Fault]]) -> None:
         for fault in check(self.view, self.tick):
@@ -53,12 +57,41 @@ class _Check(LogProof, CommandProof):
         except (RegistryFault, StoreCorrupt) as fault:
             self.find("registry", "the Registry's rows", str(fault))
 
-    def run(self, *, artifacts: bool, rows: bool) -> Report:
+    def run(self, *, artifacts: bool, rows: bool, jobs: int = 1, resume: Path | None = None) -> Report:
+        try:
+            return self._run(artifacts, rows, jobs, resume)
+        finally:
+            if self.prover is not None:
+                self.prover.close()
+
+    def _prepare_prover(self, jobs: int, resume: Path | None) -> None:
+        if self.registry is None:
+            return
+        self.prover = Prover(self.registry, self.view.authority, jobs)
+        if resume is not None:
+            heads = {}
+            for group_id in [ORGANIZATION, *self.view.groups()]:
+                head = self.view.head_record(group_id)
+                if head is not None:
+                    heads[group_id] = head.sequence, head.chain
+            self.resuming = self.prover.resuming = Resuming(resume, self.prover.setting, heads, self._holds)
+
+    def _holds(self, group_id: str, sequence: int, chain: bytes) -> bool:
+        """Whether a log still has that chain value there; what was trimmed does not speak against it."""
+        trim = self.view.trimmed(group_id)
+        if trim is not None and sequence <= trim.through:
+            return sequence < trim.through or chain == trim.chain
+        stored = self.view.event(group_id, sequence)
+        return stored is not None and stored.chain == chain
+
+    def _run(self, artifacts: bool, rows: bool, jobs: int, resume: Path | None) -> Report:
         for db in DATABASES:
             self.part("pages", partial(self._faults, partial(kept.structure, db)))
         groups = self.part("names of Groups", self.view.groups) or []
         self.part("keys", self._read_registry)
-        if self.registry is not None:
+        self.part("state of the check before", lambda: self._prepare_prover(jobs, resume), told=resume is not None)
+        if self.prover is not None:
+            self.part("signatures of Events", self.prove_events)
             self.part("events", lambda: self.logs([ORGANIZATION, *groups]))
             self.part("erased Commands", self.erased_in_trimmed)
             self.part("commands", self.commands)
@@ -71,10 +104,15 @@ class _Check(LogProof, CommandProof):
         if rows:
             self.part("rows", self._rows)
         warnings = self.part("erasures", lambda: tuple(self._warnings())) or ()
+        if self.resuming is not None:
+            self.resuming.finish()
         findings = tuple(self.findings)
         return Report(not findings, len(groups), self.events, self.artifacts, findings, warnings)
 
     def _warnings(self) -> Iterator[Finding]:
+        if self.resuming is not None and self.resuming.changed:
+            detail = "it was left by the check of another file, or this one changed since: all was checked anew"
+            yield Finding("resume", "the state of the check before", detail)
         if self.view.erasures_linger():
             detail = "free pages may still hold the bytes of erased Events: run 'mwnode compact' while no node serves"
             yield Finding("erasure", "free pages", detail)
@@ -88,21 +126,27 @@ class _Check(LogProof, CommandProof):
     def _artifacts(self) -> None:
         references: Counter[bytes] = Counter()
         total = self.view.pages.count("artifacts")
-        for content_hash, manifest in self._manifests():
+        for content_hash, record, manifest in self._manifests():
             self.artifacts += 1
+            # The chunks that were hashed to the end are the same when the manifest that names them is.
+            known = self.resuming is not None and self.resuming.knows_artifact(bytes.fromhex(content_hash[7:]), record)
             whole = hashlib.sha256()
             where = f"artifact {content_hash}"
             try:
                 for key, size in manifest:
                     self.tick("chunks")
                     references[key] += 1
-                    whole.update(checked_chunk(self.view, content_hash, key, size))
+                    chunk = checked_chunk(self.view, content_hash, key, size)
+                    if not known:
+                        whole.update(chunk)
             except StoreCorrupt as error:
                 references.update(key for key, _ in manifest[manifest.index((key, size)) + 1 :])
                 self.find("artifact", where, str(error))
             else:
-                if f"sha256:{whole.hexdigest()}" != content_hash:
+                if not known and f"sha256:{whole.hexdigest()}" != content_hash:
                     self.find("artifact", where, "the bytes have another hash")
+                elif self.resuming is not None:
+                    self.resuming.keep_artifact(bytes.fromhex(content_hash[7:]), record)
             self.progress("artifacts", self.artifacts, total)
         for key, chunk in self.view.pages.scan("uploads", b""):
             references[chunk] += 1
@@ -120,11 +164,11 @@ class _Check(LogProof, CommandProof):
         for key in references:
             self.find("artifact", f"chunk {key.hex()}", "the chunk is not counted")
 
-    def _manifests(self) -> Iterator[tuple[str, tuple[tuple[bytes, int], ...]]]:
+    def _manifests(self) -> Iterator[tuple[str, bytes, tuple[tuple[bytes, int], ...]]]:
         for key, value in self.view.pages.scan("artifacts", b""):
             content_hash = f"sha256:{key.hex()}"
             try:
-                yield content_hash, decode_manifest(content_hash, value).chunks
+                yield content_hash, value, decode_manifest(content_hash, value).chunks
             except StoreCorrupt as error:
                 self.find("artifact", error.where, str(error))
 
@@ -141,13 +185,17 @@ def verify(
     progress: Progress | None = None,
     organization_id: str | None = None,
     on_finding: Callable[[Finding], None] | None = None,
+    jobs: int = 1,
+    resume: Path | None = None,
 ) -> Report:
     """Check a store, or the file at a path, which may be in use by its node.
 
     A damaged file gives findings; one that cannot be opened for another reason raises the StoreError. The check sees
     one state of the file and keeps it from reusing freed pages meanwhile. ``organization_id`` names whose file it
-    should be; ``on_finding`` is told of each finding at once. Pages that are damaged badly enough end the process
-    inside LMDB: ``verify_apart`` lives on.
+    should be; ``on_finding`` is told of each finding at once. ``jobs`` is how many processes share the work, this one
+    included. ``resume`` names a file in which the check leaves what it has proven, every few seconds, and which it
+    takes up again (``Resuming``); StateRefused when that is something else. Pages that are damaged badly enough end the
+    process inside LMDB: ``verify_apart`` lives on.
     """
     if isinstance(target, Path):
         try:
@@ -162,6 +210,8 @@ def verify(
                 progress=progress,
                 organization_id=organization_id,
                 on_finding=on_finding,
+                jobs=jobs,
+                resume=resume,
             )
         finally:
             store.close()
@@ -177,7 +227,8 @@ def verify(
             view.pages.txn = target.file.begin_read()
 
         try:
-            return _Check(view, progress, organization_id, on_finding, renew).run(artifacts=artifacts, rows=rows)
+            check = _Check(view, progress, organization_id, on_finding, renew)
+            return check.run(artifacts=artifacts, rows=rows, jobs=jobs, resume=resume)
         finally:
             end()
 

@@ -117,3 +117,14 @@ def test_a_key_file_that_others_can_read_is_warned_about(tmp_path: Path) -> None
     assert warned.status == 0
     assert "chmod 600" in warned.err
     assert warned.json == {"missions": []}
+
+
+def test_an_interrupted_verification_is_taken_up_by_its_state_alone(home: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    assert cli("verify", "--home", home, "--resume", state, "--jobs", 2).status == 0
+    assert not state.exists()
+    state.write_text("something else\n")
+    done = cli("verify", "--home", home, "--resume", state)
+    assert done.status == 1
+    assert "name another file" in done.err
+    assert state.read_text() == "something else\n"
