@@ -1,9 +1,11 @@
-"""The machine's own clock and randomness: the only place in mwnode that reads either."""
+"""The machine's own clock and randomness, the only place in mwnode that reads either; and the process's limits."""
 
 from __future__ import annotations
 
 import os
+import resource
 import time
+from contextlib import suppress
 
 from mwnode.protocol.instants import Instant, from_microseconds
 
@@ -26,3 +28,11 @@ class OsEntropy:
     def random(self, n: int) -> bytes:
         """`n` unpredictable bytes, fit for keys and nonces."""
         return os.urandom(n)
+
+
+def raise_file_limit() -> None:
+    """Allow this process as many open files as it may have: every connection is one."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != most:
+        with suppress(OSError, ValueError):  # some systems do not let it come near what they call unlimited
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

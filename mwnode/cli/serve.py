@@ -25,6 +25,7 @@ from mwnode.gateway.server import Server, server_tls
 from mwnode.gateway.server import serve as listen
 from mwnode.home import Announcement, Home, Served, open_home
 from mwnode.node import Node
+from mwnode.system import raise_file_limit
 
 STOP_SECONDS = 5.0
 """How long a stopping node waits for its connections (decision E15)."""
@@ -58,6 +59,7 @@ def serve(
     Makes the Organization first where HOME is empty. Stops in order on SIGTERM and SIGINT.
     """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    raise_file_limit()
     path = target.home_path
     home = open_home(path) if (path / "mwnode.toml").exists() else _found(path)
     wanted = [_inside(home, text) for text in workers]

@@ -113,8 +113,8 @@ class HttpClient:
         """The view of one Mission."""
         return self.get(f"/v0.1/missions/{segment(mission_id)}")
 
-    def events(self, group_id: str, after: int = 0, limit: int = 1000, wait: float | None = None) -> dict[str, Any]:
-        """Authorized history of a Group: ``{"events": [...], "headSequence": n}``; ``wait`` in seconds."""
+    def events(self, group_id: str, after: int = 0, limit: int = 1000, wait: int | None = None) -> dict[str, Any]:
+        """Authorized history of a Group: ``{"events": [...], "headSequence": n}``; ``wait`` in whole seconds."""
         return self.get(f"/v0.1/groups/{segment(group_id)}/events", after=after, limit=limit, wait=wait)
 
     # --- Artifacts ---

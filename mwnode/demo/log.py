@@ -30,7 +30,7 @@ class GroupLog:
             (event["payload"]["state"] for event in reversed(self.events) if event["kind"].startswith("mission.")), ""
         )
 
-    def read(self, client: HttpClient, wait: float = WAIT_SECONDS) -> list[dict[str, Any]]:
+    def read(self, client: HttpClient, wait: int = WAIT_SECONDS) -> list[dict[str, Any]]:
         """Read what is new; waits a little when nothing is."""
         page: list[dict[str, Any]] = client.events(self.group_id, after=len(self.events), wait=wait)["events"]
         for event in page:

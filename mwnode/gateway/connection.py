@@ -30,8 +30,11 @@ class Peer(Protocol):
     async def close(self, code: int, reason: str) -> None:
         """Close after what was written, by the WebSocket's own handshake."""
 
-    def known(self) -> None:
+    def known(self, principal: Actor) -> None:
         """The Agent has authenticated."""
+
+    def spent(self, seconds: float) -> None:
+        """The peer has cost so much of the loop's time; less than nothing was of use."""
 
     def abort(self) -> None:
         """Cut the connection."""

@@ -11,6 +11,8 @@ import ipaddress
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from mwnode.gateway.budget import ADDRESS_SHARE, ARRIVAL_SECONDS, PEER_SHARE, Budget, Budgets
+
 PATIENCE_SECONDS = 1.0
 """How long a peer may be silent before it has to make room for another one."""
 SHARE_MIN = 8
@@ -20,10 +22,12 @@ SHARE_MIN = 8
 class Visit:
     """One connection from its first packet on; times are in seconds on one monotonic clock."""
 
-    def __init__(self, address: str, now: float, cut: Callable[[], None]) -> None:
-        """``cut`` ends the connection at once."""
+    def __init__(self, address: str, now: float, cut: Callable[[], None], budget: Budget) -> None:
+        """``cut`` ends the connection at once; ``budget`` is its address's, until the peer is known."""
         self.address = address
         self.cut = cut
+        self.budget = budget
+        self.principal = ""
         self.known = False
         self.websocket = False
         self.waiting_since: float | None = now
@@ -36,6 +40,8 @@ class Doors:
     def __init__(self, known_max: int, unknown_max: int) -> None:
         """``unknown_max`` WebSockets in their handshake, and as many other connections of unknown peers."""
         self._all_max = known_max + 2 * unknown_max
+        self._addresses = Budgets(ADDRESS_SHARE)
+        self._principals = Budgets(PEER_SHARE)
         self._unknown_max = unknown_max
         self._visits: set[Visit] = set()
         self._unknown: set[Visit] = set()
@@ -49,7 +55,7 @@ class Doors:
         room = len(self._visits) < self._all_max or self.expel_one(self._unknown, now)
         if not room or not self._room(place, self._unknown, 2 * self._unknown_max, now):
             return None
-        visit = Visit(place, now, cut)
+        visit = Visit(place, now, cut, self._addresses.of(place, now))
         self._visits.add(visit)
         self._unknown.add(visit)
         return visit
@@ -63,10 +69,15 @@ class Doors:
         visit.waiting_since = now
         return True
 
-    def know(self, visit: Visit) -> None:
-        """The peer has authenticated."""
-        visit.known = True
-        self._unknown.discard(visit)
+    def know(self, visit: Visit, principal: str, now: float) -> None:
+        """The peer has authenticated: its coming was of use, and from now on it has a budget of its own."""
+        if not visit.known:
+            visit.budget.credit(ARRIVAL_SECONDS)
+            visit.known = True
+            self._unknown.discard(visit)
+        if visit.principal != principal:
+            visit.principal = principal
+            visit.budget = self._principals.of(principal, now)
 
     def leave(self, visit: Visit) -> None:
         """The connection is over. Idempotent."""

@@ -16,6 +16,7 @@ from mwnode.authority import tokens
 from mwnode.authority.state import AGENTS
 from mwnode.authority.view import View
 from mwnode.gateway.artifacts import ArtifactPages
+from mwnode.gateway.budget import ACCEPTED_SECONDS, COMMAND_SECONDS, REFUSED_SECONDS
 from mwnode.gateway.engine import BACKPRESSURE_MS, action_id_of
 from mwnode.gateway.history import History
 from mwnode.gateway.hub import Hub
@@ -53,6 +54,13 @@ class TokenQuestion(Document):
     token: str
 
 
+class _Sent(msgspec.Struct):
+    actor: Actor
+
+
+_SENT = msgspec.json.Decoder(_Sent)
+
+
 class Pages:
     """Handlers that are about neither Groups nor Artifacts."""
 
@@ -76,13 +84,18 @@ class Pages:
             bearer=bearer.principal if bearer is not None else None,
             key_id=bearer.key_id if bearer is not None else None,
         )
+        self._web.spent(request, COMMAND_SECONDS)
         outcome = await self._submit(raw, origin)
         if isinstance(outcome, Accepted):
-            self._web.know(request)
+            if not outcome.duplicate:
+                # A signature that was seen before proves nothing about who sends it now.
+                self._web.know(request, _SENT.decode(raw).actor)
+                self._web.spent(request, -ACCEPTED_SECONDS)
             if outcome.record is None:
                 return raw_json(b'{"events":[%b]}' % b",".join(outcome.events))
             self._web.hub.registry_changed()
             return raw_json(b'{"events":[%b],"record":%b}' % (b",".join(outcome.events), outcome.record))
+        self._web.spent(request, REFUSED_SECONDS)
         rejection = outcome.rejection() if isinstance(outcome, Failure) else outcome
         raise Refusal(rejection, related_action_id=action_id_of(raw))
 

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from mwnode.authority.state import AGENTS
+from mwnode.gateway.budget import ACCEPTED_SECONDS, COMMAND_SECONDS, REFUSED_SECONDS
 from mwnode.gateway.connection import Connection, Peer
 from mwnode.gateway.cursors import Cursors
 from mwnode.gateway.delivery import Delivery
@@ -182,7 +183,11 @@ class Hub:
             connection.braked_at = self.authority.clock.monotonic()
             connection.room.clear()
             await connection.room.wait()
-            connection.engine.heard_at = self.authority.clock.monotonic()
+            self.heard(connection)
+
+    def heard(self, connection: Connection) -> None:
+        """The connection's silence until now was ours: nothing was read."""
+        connection.engine.heard_at = self.authority.clock.monotonic()
 
     def perform(self, connection: Connection, effects: Sequence[Effect]) -> None:
         """Carry out what the engine wants."""
@@ -214,6 +219,7 @@ class Hub:
         assert origin is not None, "only an authenticated connection submits"
         connection.engine.in_flight += 1
         connection.in_flight_bytes += len(submit.raw)
+        connection.peer.spent(COMMAND_SECONDS)
 
         def reply(outcome: Accepted | Rejection | Failure) -> None:
             self.post(lambda: self._answered(connection, submit, outcome))
@@ -226,10 +232,13 @@ class Hub:
         connection.relieve()
         if isinstance(outcome, Accepted):
             self.on_command("ws", "duplicate" if outcome.duplicate else "accepted")
+            if not outcome.duplicate:
+                connection.peer.spent(-ACCEPTED_SECONDS)
             self.delivery.receipt(connection, outcome)
             return
         rejection = outcome.rejection() if isinstance(outcome, Failure) else outcome
         self.on_command("ws", rejection.code.value)
+        connection.peer.spent(REFUSED_SECONDS)
         if connection.gone or connection.engine.phase is Phase.CLOSED:
             return
         frame = self.replies.error(
@@ -273,7 +282,7 @@ class Hub:
         token, expires_at = self.sessions.issue(actor, engine.key_id, epoch)
         connection.origin = Origin(transport="ws", agent=actor, session_epoch=epoch, key_id=engine.key_id)
         self.delivery.live_by_agent[actor.id] = connection
-        connection.peer.known()
+        connection.peer.known(actor)
         self.perform(connection, engine.session_opened(outcome, token, expires_at))
 
     def _fence(self, connection: Connection) -> None:

@@ -12,12 +12,14 @@ import contextlib
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from mwnode.gateway.budget import ACCEPT_SECONDS, BYTE_SECONDS, REQUEST_SECONDS
 from mwnode.gateway.doors import Doors, Visit
 from mwnode.seldom import Seldom
 
@@ -28,6 +30,12 @@ LINGERING_SECONDS = 1.0
 """How long the rest of a refused body is read, so that its sender gets to read the refusal."""
 EXHAUSTED_SECONDS = 0.1
 """How long to wait for a free file descriptor."""
+BRAKE_SECONDS = 1.0
+"""How long a peer over its budget is kept waiting at once, at most."""
+PLAIN_BYTES = 64 * 1024
+"""How much of a request without TLS is taken, to answer it."""
+TLS_HANDSHAKE = 0x16
+"""First byte of every TLS connection (RFC 8446, 5.1)."""
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +58,50 @@ class Exchange(web.RequestHandler):
         )
         self._listener = listener
         self.visit = visit
+        self._braked = False
+
+    # --- what the peer costs ---
+
+    def data_received(self, data: bytes) -> None:
+        if self.visit.known and not self.visit.websocket:
+            # Requests of known peers are charged one by one, and Artifacts come at any speed.
+            super().data_received(data)
+            return
+        begun = time.thread_time()
+        super().data_received(data)
+        self.spent(time.thread_time() - begun)
+        self.brake()
+
+    def spent(self, seconds: float) -> None:
+        """The peer has cost so much of the loop's time; less than nothing was of use."""
+        if seconds > 0:
+            self.visit.budget.charge(seconds, self._loop.time())
+        else:
+            self.visit.budget.credit(-seconds)
+
+    @property
+    def owed(self) -> float:
+        """How long the peer is to be kept waiting, in seconds (R-17.3-01)."""
+        return min(BRAKE_SECONDS, self.visit.budget.wait(self._loop.time()))
+
+    def brake(self) -> None:
+        """Read nothing more while the peer is over its budget."""
+        owed = self.owed
+        if owed > 0 and not self._braked:
+            self._braked = True
+            self._pause_transport_reading()
+            self._loop.call_later(owed, self._ease)
+
+    def _ease(self) -> None:
+        self._braked = False
+        self.brake()
+        if not (self._braked or self._reading_paused or self._buffer_paused):
+            self._resume_transport_reading()
+
+    def _resume_transport_reading(self) -> None:
+        # aiohttp resumes when its own buffers have room again; ours is another reason to wait.
+        if not self._braked:
+            super()._resume_transport_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -93,13 +145,20 @@ class Exchange(web.RequestHandler):
 async def watch(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Keep in mind whether it is a peer or we who are waited for."""
-    visit = visit_of(request)
-    if visit is None:
+    """Keep in mind whether it is a peer or we who are waited for, and keep to the peer's budget."""
+    exchange = request.protocol
+    if not isinstance(exchange, Exchange):
         return await handler(request)
+    visit = exchange.visit
     visit.waiting_since = None
+    exchange.spent(REQUEST_SECONDS)
     try:
-        return await handler(request)
+        while owed := exchange.owed:
+            await asyncio.sleep(owed)
+        response = await handler(request)
+        if isinstance(response, web.Response):
+            exchange.spent(BYTE_SECONDS * (response.content_length or 0))
+        return response
     finally:
         visit.waiting_since = asyncio.get_running_loop().time()
 
@@ -190,26 +249,56 @@ class Listener:
 
     async def _greet(self, accepted: socket.socket, visit: Visit) -> None:
         """The TLS handshake, where there is one; from then on the connection lives by itself."""
-        made = False
+        loop = asyncio.get_running_loop()
+        handed_over = False
 
         def protocol() -> Exchange:
             assert self._runner.server is not None, "connections come while the runner is set up"
             return Exchange(self._runner.server, self, visit)
 
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
+            if self._tls is not None and not await self._speaks_tls(accepted):
+                return
+            visit.budget.charge(ACCEPT_SECONDS, loop.time())
+            visit.waiting_since = None
+            while owed := visit.budget.wait(loop.time()):
+                await asyncio.sleep(owed)
+            visit.waiting_since = loop.time()
+            visit.cut = lambda: _hang_up(accepted)
+            handed_over = True
+            await loop.connect_accepted_socket(
                 protocol,
                 accepted,
                 ssl=self._tls,
                 ssl_handshake_timeout=self._patience if self._tls is not None else None,
             )
-            made = True
         except OSError as error:
-            self.seldom.log(logging.DEBUG, "handshake", "a connection from %s was not made: %s", visit.address, error)
+            text = "a connection from %s was given up in its TLS handshake: %s"
+            self.seldom.log(logging.INFO, "handshake", text, visit.address, _said(error))
         finally:
-            if not made:
+            if visit not in self._unsent:
                 self.doors.leave(visit)
-                accepted.close()
+                # A transport that has the socket closes it, and must: another connection may get its number at once.
+                _hang_up(accepted) if handed_over else accepted.close()
+
+    async def _speaks_tls(self, accepted: socket.socket) -> bool:
+        """Look at the first byte, before TLS costs anything: a peer that says nothing or something else ends here.
+
+        OSError when it has gone or takes too long.
+        """
+        async with asyncio.timeout(self._patience):
+            await _readable(accepted)
+        first = accepted.recv(1, socket.MSG_PEEK)
+        if first and first[0] != TLS_HANDSHAKE:
+            self.seldom.log(logging.INFO, "plain", "a connection that begins without TLS is refused")
+            # What is left unread would turn the end of the connection into a reset, and an answer would be lost.
+            accepted.recv(PLAIN_BYTES)
+            if first.isalpha():
+                body = self.malformed(400, "this port speaks TLS 1.3: use https:// or wss://").body
+                assert isinstance(body, bytes)
+                accepted.send(_PLAIN_ANSWER % (len(body), body))
+            return False
+        return bool(first)
 
     def made(self, visit: Visit, transport: asyncio.Transport) -> None:
         """A connection has its transport."""
@@ -249,6 +338,33 @@ class Listener:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+_PLAIN_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
+)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """End a connection whose socket belongs to a transport: it finds nothing more to read, and closes."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _said(error: OSError) -> str:
+    """An error in few words: the library's own name for it rather than its place in the library's source."""
+    return str(getattr(error, "reason", None) or error.strerror or error or type(error).__name__)
+
+
+async def _readable(connection: socket.socket) -> None:
+    """Wait until there is something to read, without reading it."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(connection, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(connection)
 
 
 def _listen(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import resource
 import ssl
 import time
 from collections.abc import Callable, Sequence
@@ -21,15 +22,18 @@ from pathlib import Path
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
+from mwnode.authority.state import principal_key
 from mwnode.gateway.connection import Connection
 from mwnode.gateway.doors import Doors
 from mwnode.gateway.flow import Parcel
 from mwnode.gateway.http import add_routes
 from mwnode.gateway.hub import CROWDED, Hub
-from mwnode.gateway.listener import LISTENER, Listener, visit_of, watch
+from mwnode.gateway.listener import LISTENER, Exchange, Listener, watch
 from mwnode.gateway.metrics import Metrics
 from mwnode.gateway.ports import Authority
+from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import Rejection
+from mwnode.protocol.limits import Limits
 from mwnode.seldom import Seldom
 
 CONGESTED_BYTES = 256 * 1024
@@ -41,6 +45,8 @@ CLOSE_SECONDS = 2.0
 CLOSE_POLL_SECONDS = 0.02
 LINGER_SECONDS = 10.0
 """How long what was written before a close may take to leave."""
+FILES_APART = 64
+"""File descriptors for everything but connections."""
 HUB = web.AppKey("hub", Hub)
 
 
@@ -80,9 +86,15 @@ class _SocketPeer:
     """
 
     def __init__(
-        self, transport: asyncio.Transport, writer: AbstractStreamWriter, known: Callable[[], None] = lambda: None
+        self,
+        transport: asyncio.Transport,
+        writer: AbstractStreamWriter,
+        *,
+        known: Callable[[Actor], None] = lambda principal: None,
+        spent: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self.known = known
+        self.spent = spent
         self._transport = transport
         self._writer = writer
         self.ended = asyncio.Event()
@@ -143,7 +155,7 @@ async def _websocket(request: web.Request) -> web.StreamResponse:
     hub = request.app[HUB]
     socket = _Socket(
         timeout=CLOSE_SECONDS,
-        autoping=True,
+        autoping=False,
         compress=False,
         max_msg_size=hub.authority.limits.frame_bytes,
         decode_text=False,
@@ -152,10 +164,16 @@ async def _websocket(request: web.Request) -> web.StreamResponse:
     transport = request.transport
     if transport is None:
         return socket
-    doors, visit = request.app[LISTENER].doors, visit_of(request)
-    assert visit is not None, "every connection came by the listener"
-    peer = _SocketPeer(transport, writer, lambda: doors.know(visit))
-    fits = doors.greet(visit, asyncio.get_running_loop().time())
+    doors, exchange, now = request.app[LISTENER].doors, request.protocol, asyncio.get_running_loop().time
+    assert isinstance(exchange, Exchange), "every connection came by the listener"
+    visit = exchange.visit
+    peer = _SocketPeer(
+        transport,
+        writer,
+        known=lambda principal: doors.know(visit, principal_key(principal), now()),
+        spent=exchange.spent,
+    )
+    fits = doors.greet(visit, now())
     connection = hub.attach(peer) if fits else CROWDED
     if isinstance(connection, Rejection):
         await socket.send_str(hub.replies.error(connection, fatal=True).decode())
@@ -163,23 +181,32 @@ async def _websocket(request: web.Request) -> web.StreamResponse:
         return socket
     socket.connection, socket.hub = connection, hub
     try:
-        await _receive(hub, connection, socket)
+        await _receive(hub, connection, socket, exchange)
     finally:
         peer.ended.set()
         hub.detach(connection)
     return socket
 
 
-async def _receive(hub: Hub, connection: Connection, socket: _Socket) -> None:
+async def _receive(hub: Hub, connection: Connection, socket: _Socket, exchange: Exchange) -> None:
     in_a_row = 0
     while True:
         message = await socket.receive()
+        begun = time.thread_time()
         if message.type is WSMsgType.TEXT:
             hub.receive(connection, message.data)
         elif message.type is WSMsgType.BINARY:
             hub.perform(connection, connection.engine.binary())
-        else:
+        elif message.type is WSMsgType.PING:
+            await socket.pong(message.data)
+        elif message.type is not WSMsgType.PONG:
             return
+        exchange.spent(time.thread_time() - begun)
+        if owed := exchange.owed:
+            # Kept waiting by us, so its silence meanwhile is none of its own.
+            hub.flush()
+            await asyncio.sleep(owed)
+            hub.heard(connection)
         if connection.braked:
             await hub.room(connection)
         in_a_row += 1
@@ -245,7 +272,7 @@ def assemble(authority: Authority, tls: ssl.SSLContext | None = None) -> tuple[H
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_SECONDS)
     listening = app[LISTENER] = Listener(
         runner,
-        Doors(limits.connections, limits.unauthenticated_connections),
+        _doors(limits),
         tools.malformed,
         tools.seldom,
         tls=tls,
@@ -276,6 +303,19 @@ async def serve(
         raise
     hub.start()
     return Server(hub, runner, listening, host, taken, tls is not None)
+
+
+def _doors(limits: Limits) -> Doors:
+    """Bounds that this process has file descriptors for, so that none of them is ever reached by running out."""
+    known, unknown = limits.connections, limits.unauthenticated_connections
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room = allowed - FILES_APART
+    if allowed != resource.RLIM_INFINITY and known + 2 * unknown > room:
+        unknown = max(1, min(unknown, room // 4))
+        known = max(1, room - 2 * unknown)
+        text = "%d files may be open here, so at most %d connections are kept instead of %d (ulimit -n)"
+        logger.warning(text, allowed, known, limits.connections)
+    return Doors(known, unknown)
 
 
 def _is_loopback(host: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -13,8 +14,10 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from mwnode.authority.access import Sight, sight_of
+from mwnode.authority.state import principal_key
+from mwnode.gateway.engine import BACKPRESSURE_MS
 from mwnode.gateway.hub import Hub
-from mwnode.gateway.listener import LISTENER, visit_of
+from mwnode.gateway.listener import LISTENER, Exchange, visit_of
 from mwnode.gateway.sessions import Bearer
 from mwnode.protocol import strict_json
 from mwnode.protocol.documents import Actor
@@ -33,8 +36,12 @@ PROGRESS_BYTES = 64 * 1024
 REFUSALS_LOGGED = 20
 """Refusals of one kind from one address that are logged in a minute."""
 LOGGED_PATH = 200
+REQUESTS_IN_FLIGHT = 64
+"""Unanswered requests of one Principal, over all of its connections; long polls count too."""
 QUESTION_BYTES = 64 * 1024
 """Largest JSON question that is no Command."""
+
+_COUNTED = web.RequestKey("mwnode counted as", str)
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +80,7 @@ class Web:
         self.authority = hub.authority
         self.seldom = Seldom(logger, hub.authority.clock.monotonic)
         self._refused = Seldom(logger, hub.authority.clock.monotonic, burst=REFUSALS_LOGGED)
+        self._in_flight: Counter[str] = Counter()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="mwnode-http")
 
     def close(self) -> None:
@@ -101,6 +109,8 @@ class Web:
             except Exception:
                 logger.exception("%s %s failed", request.method, request.path)
                 return self.error(request, refuse(ErrorCode.INTERNAL_ERROR, "the node failed; try again", "R-19-35"))
+            finally:
+                self._leave(request)
 
         return guard
 
@@ -140,14 +150,39 @@ class Web:
         found = self.hub.sessions.bearer(request.headers.get("Authorization"))
         if isinstance(found, Rejection):
             raise Refusal(found)
-        self.know(request)
+        self.know(request, found.principal)
+        self._enter(request, principal_key(found.principal))
         return found
 
-    def know(self, request: web.Request) -> None:
+    def know(self, request: web.Request, principal: Actor) -> None:
         """The peer has authenticated: its connection is none of the unknown ones any more."""
         visit = visit_of(request)
-        if visit is not None and not visit.known:
-            request.app[LISTENER].doors.know(visit)
+        if visit is not None:
+            request.app[LISTENER].doors.know(visit, principal_key(principal), asyncio.get_running_loop().time())
+
+    def spent(self, request: web.Request, seconds: float) -> None:
+        """The peer has cost so much; less than nothing was of use."""
+        if isinstance(request.protocol, Exchange):
+            request.protocol.spent(seconds)
+
+    def _enter(self, request: web.Request, name: str) -> None:
+        """Count a request of a Principal; a refusal when too many of its others are not answered yet (R-17.3-01)."""
+        if request.get(_COUNTED) is not None:
+            return
+        if self._in_flight[name] >= REQUESTS_IN_FLIGHT:
+            text = f"{REQUESTS_IN_FLIGHT} requests of this Principal are unanswered: wait for one of them first"
+            raise Refusal(
+                Rejection(ErrorCode.BACKPRESSURE, text, "R-19-32", retry_after_ms=BACKPRESSURE_MS),
+            )
+        self._in_flight[name] += 1
+        request[_COUNTED] = name
+
+    def _leave(self, request: web.Request) -> None:
+        name = request.get(_COUNTED)
+        if name is not None:
+            self._in_flight[name] -= 1
+            if not self._in_flight[name]:
+                del self._in_flight[name]
 
     def bearer_if_any(self, request: web.Request) -> Bearer | None:
         """Who asks, where that is known."""

@@ -69,7 +69,7 @@ def test_known_peers_are_bounded_by_their_number_only() -> None:
     known = []
     for _ in range(30):
         known += crowd(doors, "192.0.2.1", 1)
-        doors.know(known[-1])
+        doors.know(known[-1], f"agent {len(known)}", 0.0)
     crowd(doors, "192.0.2.1", 6)
     assert enter(doors, "192.0.2.2") is None
     doors.leave(known[0])

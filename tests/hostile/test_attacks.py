@@ -1,0 +1,59 @@
+"""Each attack for a moment: the node lives and serves the honest. Figures: `python -m tests.hostile`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.attacks import ATTACKS
+from tests.hostile.honest import Speakers, arrive
+from tests.hostile.measure import attacking
+from tests.hostile.scene import Running, Scene, make_scene, running
+
+CROWD = 40
+MOMENT_SECONDS = 0.3
+PRIVATE_BYTES = 160 * 1024 * 1024
+"""More than any of the attacks may bring a young node to."""
+SAMPLE = 4
+SEED = 17
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    return make_scene(tmp_path_factory.mktemp("hostile"), CROWD)
+
+
+@pytest.fixture(scope="module")
+def node(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Path]]:
+    log = tmp_path_factory.mktemp("log") / "node.log"
+    with running(scene, log) as started:
+        yield started, log
+
+
+@pytest.mark.long
+@pytest.mark.req("R-17.3-01", "R-17.3-02")
+def test_the_honest_are_served_whatever_others_do(
+    scene: Scene, node: tuple[Running, Path], scale: Callable[[int, int], int]
+) -> None:
+    started, log = node
+    names = random.Random(SEED).sample(sorted(ATTACKS), scale(SAMPLE, len(ATTACKS)))
+
+    async def under(name: str) -> None:
+        honest = await Speakers.connect(started.place, scene.honest[:1], scene.group_id)
+        try:
+            async with attacking(name, scene, started) as counted:
+                assert (await honest.run(MOMENT_SECONDS)).took
+                await arrive(started.place, scene.key("newcomer"))
+            assert counted, f"{name} did something"
+        finally:
+            honest.close()
+
+    for name in names:
+        asyncio.run(under(name))
+        assert started.alive, name
+        assert started.private_bytes < PRIVATE_BYTES, name
+        assert "Traceback" not in log.read_text(), f"{name}: {log.read_text()[-3000:]}"
