@@ -18,6 +18,7 @@ from mwnode.client.transports import Transport
 from mwnode.gateway.connection import Connection
 from mwnode.gateway.flow import Parcel
 from mwnode.gateway.hub import Hub
+from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import Rejection
 from mwnode.trust.registry import Registry
 
@@ -79,8 +80,11 @@ class Pipe:
         self.close_code = self.close_code or code
         self.abort()
 
-    def known(self) -> None:
+    def known(self, principal: Actor) -> None:
         """The Agent has authenticated; there is no door to tell."""
+
+    def spent(self, seconds: float) -> None:
+        """Nobody else is on this loop: there is no budget to charge."""
 
     def abort(self) -> None:
         if self.over:
