@@ -101,7 +101,7 @@ class Node:
         if self._upkeep.needed and not self._stepped:
             self._keeper = threading.Thread(target=self._keep_up, name="mwnode-upkeep", daemon=True)
             self._keeper.start()
-        self._verifier = Verifier(lambda: self._registry, on_work)
+        self._verifier = Verifier(lambda: self._registry, on_work, quiet=lambda: self._committer.idle)
         self._closed = False
 
     @classmethod

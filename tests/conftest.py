@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from mwnode import testing
 from tests.authority import coverage
@@ -14,6 +15,10 @@ from tests.requirements import REQUIREMENTS, Collector, load_rows
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 BUNDLE_VARIABLE = "MWNODE_PROTOCOL_BUNDLE"
+
+# How fast inputs are made tells of the machine and of what else runs on it, not of the code under test.
+settings.register_profile("mwnode", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("mwnode")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -19,8 +19,15 @@ NAMES = ("append", "replay", "verify", "fanout", "dedup", "artifacts", "schedule
 @click.argument("name", type=click.Choice(NAMES), required=False)
 @click.option("--count", type=click.IntRange(min=100), help="How many Commands, Events or MiB; each has its default.")
 @click.option("--embedded", "in_process", is_flag=True, help="append: in process, and the cost in a long Group.")
+@click.option(
+    "--events",
+    type=click.IntRange(min=2_000),
+    default=20_000,
+    show_default=True,
+    help="append --embedded: length of the Group whose Commands are compared with those of one of 1,000 Events.",
+)
 @at_home
-def bench(target: Target, name: str | None, count: int | None, in_process: bool) -> None:
+def bench(target: Target, name: str | None, count: int | None, in_process: bool, events: int) -> None:
     """Measure one path, or all of them, each on a HOME of its own that is removed afterwards.
 
     Rates and times depend on the machine; the ratio says how near to the floor the node comes: to the signatures
@@ -29,17 +36,17 @@ def bench(target: Target, name: str | None, count: int | None, in_process: bool)
     results: list[Result] = []
     for chosen in (name,) if name else NAMES:
         with tempfile.TemporaryDirectory(prefix="mwnode-bench-") as directory:
-            results += _measure(chosen, Path(directory), count, in_process)
+            results += _measure(chosen, Path(directory), count, in_process, events)
     document = {"machine": this_machine(), "results": results}
     rows = [[each.name, each.value, each.unit, each.floor, each.ratio] for each in results]
     emit(target.as_json, document, table(["what", "value", "unit", "floor", "ratio"], rows))
 
 
-def _measure(name: str, directory: Path, count: int | None, in_process: bool) -> list[Result]:
+def _measure(name: str, directory: Path, count: int | None, in_process: bool, events: int) -> list[Result]:
     if name == "append" and in_process:
         long = directory / "long"
         long.mkdir()
-        return embedded.append(directory, count or 5_000) + embedded.growth(long, 1_000, count or 20_000)
+        return embedded.append(directory, count or 5_000) + embedded.growth(long, 1_000, events)
     if name == "append":
         return sockets.append(directory, count or 5_000)
     if name == "dedup":

@@ -161,6 +161,11 @@ class Committer:
         """Commands and calls that wait."""
         return len(self._queue)
 
+    @property
+    def idle(self) -> bool:
+        """Whether the writer waits for work."""
+        return self._idle
+
     def submit(self, request: Request, reply: Reply) -> None:
         """Take one verified Command. ``reply`` is called once: from the writer after the commit, or at once with
         BACKPRESSURE when too much waits already, or INTERNAL_ERROR once closed."""

@@ -132,7 +132,7 @@ def _times_bound(document: SignedDocument, kind: DocumentKind) -> bool:
     return bool(text == document.signature.created_at and text[-1] == "Z")
 
 
-class _Prepared(Struct, frozen=True, gc=False):
+class Prepared(Struct, frozen=True, gc=False):
     """A document for which nothing but the equation is open."""
 
     document: SignedDocument
@@ -142,6 +142,11 @@ class _Prepared(Struct, frozen=True, gc=False):
     binding: Binding
     organization_id: str
     protected_time: Instant
+
+    @property
+    def equation(self) -> tuple[bytes, bytes, bytes]:
+        """The arguments of ``ed25519.verify`` that tell whether it holds."""
+        return self.binding.public_key, self.signing, self.signature
 
     def holds(self) -> bool:
         """Stages 3 and 6: a proven key and libsodium's yes prove R and S as well; see mwnode.trust.ed25519."""
@@ -170,7 +175,7 @@ def _prepare(
     signing: bytes,
     signature: bytes | None,
     registry: Registry | NoRegistry,
-) -> _Prepared | None:
+) -> Prepared | None:
     """All of stages 3 and 4 but the points: it passes, or the slow path finds out what did not."""
     envelope = document.signature
     created_at = envelope.created_at
@@ -191,7 +196,7 @@ def _prepare(
     protected_time = instants.parse(created_at)
     if not binding.valid_at(protected_time):
         return None
-    return _Prepared(document, kind, signing, signature, binding, registry.organization_id, protected_time)
+    return Prepared(document, kind, signing, signature, binding, registry.organization_id, protected_time)
 
 
 # --- the stages one by one --------------------------------------------------------------------------------------------
@@ -258,7 +263,7 @@ def _verify_slowly(document: SignedDocument, kind: DocumentKind, registry: Regis
     except JcsFault as fault:
         return _failure("canonicalization", fault.reason, str(fault))
     protected_time = instants.parse(document.signature.created_at)
-    prepared = _Prepared(document, kind, signing, signature, binding, organization_id, protected_time)
+    prepared = Prepared(document, kind, signing, signature, binding, organization_id, protected_time)
     if not prepared.holds():
         return _failure("signature", ed25519.Defect.EQUATION.value, f"keyId {binding.key_id}")
     return prepared.verified()
@@ -288,7 +293,7 @@ def verify(
     return verify_document(document, kind, registry)
 
 
-def _prepare_plain(raw: bytes, kind: DocumentKind, registry: Registry | NoRegistry, depth_max: int) -> _Prepared | None:
+def _prepare_plain(raw: bytes, kind: DocumentKind, registry: Registry | NoRegistry, depth_max: int) -> Prepared | None:
     plain = read_plain(raw, kind, depth_max)
     return None if plain is None else _prepare(plain[0], kind, plain[1], plain[2], registry)
 
@@ -308,6 +313,35 @@ def verify_document(
     return _verify_slowly(document, kind, registry)
 
 
+def prepare_batch(
+    items: Sequence[tuple[bytes, DocumentKind]],
+    registry: Registry | NoRegistry,
+    *,
+    depth_max: int = JSON_DEPTH,
+    bytes_max: int = FRAME_BYTES,
+) -> list[Prepared | None]:
+    """The first half of :func:`verify_batch`: everything but the equations. ``None`` for what is not plainly good."""
+    return [_prepare_plain(raw, kind, registry, depth_max) if len(raw) <= bytes_max else None for raw, kind in items]
+
+
+def finish_batch(
+    items: Sequence[tuple[bytes, DocumentKind]],
+    prepared: Sequence[Prepared | None],
+    held: Sequence[bool],
+    registry: Registry | NoRegistry,
+    *,
+    depth_max: int = JSON_DEPTH,
+    bytes_max: int = FRAME_BYTES,
+) -> list[Verified | Failure]:
+    """The second half, once it is known which equations hold. What does not goes through every stage again."""
+    return [
+        candidate.verified()
+        if candidate is not None and holds
+        else verify(raw, kind, registry, depth_max=depth_max, bytes_max=bytes_max)
+        for candidate, holds, (raw, kind) in zip(prepared, held, items, strict=True)
+    ]
+
+
 def verify_batch(
     items: Sequence[tuple[bytes, DocumentKind]],
     registry: Registry | NoRegistry,
@@ -320,13 +354,6 @@ def verify_batch(
     All are read before the first equation is checked: reading and curve arithmetic each find their data in the
     processor's cache, which is worth about a tenth of the time.
     """
-    prepared = [
-        _prepare_plain(raw, kind, registry, depth_max) if len(raw) <= bytes_max else None for raw, kind in items
-    ]
+    prepared = prepare_batch(items, registry, depth_max=depth_max, bytes_max=bytes_max)
     held = [candidate is not None and candidate.holds() for candidate in prepared]
-    return [
-        candidate.verified()
-        if candidate is not None and holds
-        else verify(raw, kind, registry, depth_max=depth_max, bytes_max=bytes_max)
-        for candidate, holds, (raw, kind) in zip(prepared, held, items, strict=True)
-    ]
+    return finish_batch(items, prepared, held, registry, depth_max=depth_max, bytes_max=bytes_max)

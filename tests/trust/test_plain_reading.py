@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mwnode.protocol import instants, jcs, strict_json
@@ -122,7 +122,6 @@ _PLACES = [
 
 
 @pytest.mark.req("R-2-15", "R-2-16")
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     changes=st.dictionaries(st.sampled_from(_PLACES), st.sampled_from(TEXTS) | st.text(max_size=12), max_size=3),
     both_times=st.none() | st.sampled_from(TEXTS),
