@@ -35,6 +35,7 @@ EVENT_RULES: dict[str, str] = {
     f"{CORE}.event_tombstoned": "R-7.4-05",
     f"{CORE}.root_approval_granted": "R-14-15",
     f"{CORE}.budget_amended": "R-12-20",
+    f"{CORE}.mission_prioritized": "R-11.1-08",
     f"{CORE}.threshold_crossed": "R-20-04",
 }
 """The rule that makes, or asks for, each kind of Event."""

@@ -7,7 +7,7 @@ with the same parts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -30,7 +30,13 @@ from mwnode.authority.state import (
     MissionRow,
 )
 from mwnode.authority.view import Overlay
-from mwnode.protocol.commands import FailurePolicy, MissionCreate, MissionCreateChild, MissionCreateFollowUp
+from mwnode.protocol.commands import (
+    FailurePolicy,
+    MissionCreate,
+    MissionCreateChild,
+    MissionCreateFollowUp,
+    Priority,
+)
 from mwnode.protocol.documents import (
     Actor,
     AgentCard,
@@ -113,7 +119,9 @@ def found(
     follow_up_to: str | UnsetType = UNSET,
     revocation: Approval | UnsetType = UNSET,
 ) -> MissionCreated:
-    """Everything that a new Mission consists of (R-7.1-04, R-7.1-05)."""
+    """Everything that a new Mission consists of (R-7.1-04, R-7.1-05). A child has the priority of its parent."""
+    above = UNSET if parent is UNSET else case.need(MISSIONS, parent.mission_id, "Mission").mission
+    inherited = None if above is UNSET else priority_of(above)
     lease = leases.grant_coordinator(
         case,
         mission_id=payload.mission_id,
@@ -143,7 +151,7 @@ def found(
         parent=parent,
         follow_up_to_mission_id=follow_up_to,
         pinned_profiles=UNSET if payload.pinned_profiles is None else payload.pinned_profiles,
-        extensions=_extensions(case, payload, failure_policy),
+        extensions=_extensions(case, payload, failure_policy, inherited),
     )
     members = [
         admit(case, mission, owner, "mission_owner"),
@@ -184,7 +192,7 @@ def found(
 
 
 def _extensions(
-    case: Case, payload: NewMission, failure_policy: FailurePolicy | None
+    case: Case, payload: NewMission, failure_policy: FailurePolicy | None, inherited: str | None
 ) -> dict[str, Extension] | UnsetType:
     """What the Mission's schema has no member for, under its payload names (decision D28)."""
     data: dict[str, Any] = {}
@@ -194,6 +202,12 @@ def _extensions(
         plan_hash = given[CORE_EXTENSION].data.get("planHash")
         if isinstance(plan_hash, str):
             data["planHash"] = plan_hash
+        # Only the human who signs says how urgent a root Mission is to the Organization (R-11.1-08).
+        priority = given[CORE_EXTENSION].data.get("priority")
+        if case.command.actor.type == "human" and priority in get_args(Priority):
+            data["priority"] = priority
+    if inherited is not None:
+        data["priority"] = inherited
     if payload.title is not None:
         data["title"] = payload.title
     if payload.permissions:
@@ -201,6 +215,22 @@ def _extensions(
     if failure_policy is not None:
         data["failurePolicy"] = failure_policy
     return {CORE_EXTENSION: Extension(version="1.0.0", critical=False, data=data)} if data else UNSET
+
+
+def with_core_data(mission: Mission, **members: Any) -> dict[str, Extension]:
+    """A Mission's extensions with these members of ours in place of what they were."""
+    extensions = {} if mission.extensions is UNSET else dict(mission.extensions)
+    held = extensions[CORE_EXTENSION].data if CORE_EXTENSION in extensions else {}
+    extensions[CORE_EXTENSION] = Extension(version="1.0.0", critical=False, data={**held, **members})
+    return extensions
+
+
+def priority_of(mission: Mission) -> str | None:
+    """The Organization's priority class of a Mission; ``None`` when nobody ever said one (R-11.1-08)."""
+    if mission.extensions is UNSET or CORE_EXTENSION not in mission.extensions:
+        return None
+    found = mission.extensions[CORE_EXTENSION].data.get("priority")
+    return found if isinstance(found, str) else None
 
 
 def note_adoption(case: Case, mission: Mission, event_id: str) -> None:

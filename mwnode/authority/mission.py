@@ -13,6 +13,7 @@ from msgspec import UNSET, structs
 from mwnode.authority import budget, leases, lineage
 from mwnode.authority.case import Case, refuse
 from mwnode.authority.endings import mission_of_group, put_ended
+from mwnode.authority.founding import with_core_data
 from mwnode.authority.items import is_satisfied
 from mwnode.authority.request import EventFact
 from mwnode.authority.state import APPROVALS, MISSIONS, WORK_ITEMS, ApprovalRow, MissionRow
@@ -22,6 +23,7 @@ from mwnode.protocol.commands import (
     CORE,
     BudgetAmend,
     MissionApprove,
+    MissionPrioritize,
     MissionRequestChanges,
     MissionSubmitForApproval,
     RootApprovalGrant,
@@ -32,6 +34,7 @@ from mwnode.protocol.events import (
     BudgetAmended,
     MissionApproved,
     MissionChangesRequested,
+    MissionPrioritized,
     MissionSubmitted,
     RootApprovalGranted,
 )
@@ -255,6 +258,35 @@ def amend_budget(case: Case) -> None:
     )
 
 
+# --- ext.mwnode.core.mission_prioritize -------------------------------------------------------------------------------
+
+
+def prioritize(case: Case) -> None:
+    """Give the Mission another priority class; the human at its root decides that, no Coordinator (R-11.1-08)."""
+    payload = case.payload(MissionPrioritize)
+    mission = case.mission().mission
+    admit_mission(mission.state, case.command.kind)
+    if case.command.actor.type != "human":
+        refuse(ErrorCode.AUTH_FORBIDDEN, "the human who owns the root Mission sets priorities", "R-11.1-08")
+    case.expect_revision(mission.revision)
+    fact = case.emit(
+        f"{CORE}.mission_prioritized",
+        MissionPrioritized(
+            revision=mission.revision + 1, state=mission.state, priority=payload.priority, reason=payload.reason
+        ),
+    )
+    case.note_policy(
+        "mission prioritized",
+        {
+            "missionId": mission.mission_id,
+            "priority": payload.priority,
+            "reason": payload.reason,
+            "eventId": fact.event_id,
+        },
+        group_id=mission.group_id,
+    )
+
+
 # --- folding ----------------------------------------------------------------------------------------------------------
 
 
@@ -315,12 +347,23 @@ def _fold_amended(view: Overlay, fact: EventFact) -> None:
     budget.amend_account(view, mission.mission_id, payload.budget)
 
 
+def _fold_prioritized(view: Overlay, fact: EventFact) -> None:
+    payload = fact.payload
+    assert isinstance(payload, MissionPrioritized)
+    row = row_of(view, fact)
+    mission = structs.replace(
+        row.mission, revision=payload.revision, extensions=with_core_data(row.mission, priority=payload.priority)
+    )
+    view.put(MISSIONS, structs.replace(row, mission=mission))
+
+
 DECIDERS: dict[str, Callable[[Case], None]] = {
     "mission.submit_for_approval": submit,
     "mission.approve": approve,
     "mission.request_changes": request_changes,
     f"{CORE}.root_approval_grant": grant_root_approval,
     f"{CORE}.budget_amend": amend_budget,
+    f"{CORE}.mission_prioritize": prioritize,
 }
 EVOLVERS: dict[str, Callable[[Overlay, EventFact], None]] = {
     "mission.submitted_for_approval": _fold_submitted,
@@ -328,4 +371,5 @@ EVOLVERS: dict[str, Callable[[Overlay, EventFact], None]] = {
     "mission.changes_requested": _fold_changes_requested,
     f"{CORE}.root_approval_granted": _fold_root_approval,
     f"{CORE}.budget_amended": _fold_amended,
+    f"{CORE}.mission_prioritized": _fold_prioritized,
 }

@@ -31,6 +31,7 @@ MAY_SEND: dict[str, dict[str, str]] = {
     "mission.approve": {"O": "mission.approve"},
     "mission.request_changes": {"O": "mission.approve"},
     f"{CORE}.budget_amend": {"O": "mission.direct"},
+    f"{CORE}.mission_prioritize": {"O": "mission.direct", "RO": "mission.approve"},
     "mission.cancel": {"O": "mission.cancel", "S": ORGANIZATION},
     "mission.terminate": {"C": "mission.coordinate", "S": ORGANIZATION},
     "membership.change": {"C": "mission.coordinate", "O": "mission.direct"},

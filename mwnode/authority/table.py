@@ -150,6 +150,7 @@ MISSION_ADMITS: dict[str, frozenset[str]] = {
     "mission.renew_coordinator": _LIVE,
     f"{CORE}.coordinator_reconcile": _LIVE,
     f"{CORE}.budget_amend": _ACTIVE,
+    f"{CORE}.mission_prioritize": _ACTIVE,
     f"{CORE}.root_approval_grant": frozenset({"awaiting_approval"}),
     "membership.change": _LIVE,
     "membership.end": _LIVE,

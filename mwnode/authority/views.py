@@ -27,6 +27,7 @@ from mwnode.authority.access import (
     sight_under,
     visible_items,
 )
+from mwnode.authority.founding import priority_of
 from mwnode.authority.items import document
 from mwnode.authority.policy import Policy
 from mwnode.authority.progress import progress
@@ -105,6 +106,8 @@ def view_head(view: View, row: MissionRow, sight: Sight) -> dict[str, Any]:
         "state": mission.state,
         "revision": mission.revision,
         "objective": mission.objective,
+        "title": row.title,
+        "priority": priority_of(mission) or "usual",
         "coordinator": _json(mission.coordinator),
         "headSequence": view.head(mission.group_id),
         "membership": None if sight.membership is None else _json(sight.membership),

@@ -119,7 +119,7 @@ def _on_questions(view: View, row: MissionRow) -> Iterator[Wait]:
                 yield Wait(mission.mission_owner, action, on, since, mission.deadline, "what it is about is not done")
 
 
-_STUCK = ("work.offer", "work.unblock")
+_STUCK = ("work.offer", "work.unblock", "work.accept_result")
 """What a Coordinator may be unable to do without its owner's help."""
 
 

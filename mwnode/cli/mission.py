@@ -10,11 +10,11 @@ import click
 
 from mwnode.authority.table import MISSION_STATES
 from mwnode.cli.compose import new_id, now, principal
+from mwnode.cli.deciding import VERBS
 from mwnode.cli.exits import Failure
 from mwnode.cli.follow import follow
 from mwnode.cli.missions import (
     TERMINAL,
-    Names,
     Submission,
     act,
     archive_group,
@@ -22,6 +22,7 @@ from mwnode.cli.missions import (
     find_mission,
     missions,
     submission_of,
+    told,
 )
 from mwnode.cli.output import emit, facts, line, table
 from mwnode.cli.plans import read_plan
@@ -33,6 +34,7 @@ from mwnode.coordinator.plan import Plan
 from mwnode.coordinator.plan_text import line_of
 from mwnode.home import HomeError, load_key
 from mwnode.narrative import Narrator, mission_title, short, short_id, work_item_name
+from mwnode.protocol.commands import CORE
 from mwnode.protocol.identifiers import mission_conversation_id
 from mwnode.trust.keys import SigningKey, sign_mapping
 
@@ -40,6 +42,10 @@ from mwnode.trust.keys import SigningKey, sign_mapping
 @click.group()
 def mission() -> None:
     """Create, watch, direct and approve Missions."""
+
+
+for verb in VERBS:
+    mission.add_command(verb)
 
 
 @mission.command()
@@ -84,22 +90,20 @@ def list_(target: Target) -> None:
     """List the Missions that you take part in."""
     with reach(target, target.key("owner")) as node:
         listed = missions(node)
-        names = None if target.as_json else Names(node)
-    if names is None:
-        emit(True, {"missions": listed}, "")
-        return
     rows = [
         [
             short_id(entry["missionId"]),
-            names.of(entry["missionId"]),
+            entry["title"] or entry["objective"],
             entry["state"],
             entry["revision"],
+            entry["priority"],
             short(entry["coordinator"]["agentId"]),
             entry["missionId"],
         ]
         for entry in listed
     ]
-    emit(False, listed, table(["id", "title", "state", "revision", "coordinator", "missionId"], rows))
+    heads = ["id", "title", "state", "revision", "priority", "coordinator", "missionId"]
+    emit(target.as_json, {"missions": listed}, table(heads, rows))
 
 
 @mission.command()
@@ -160,6 +164,7 @@ def approve(target: Target, name: str, comment: str, yes: bool) -> None:
     key = human_key(target, "approving")
     with reach(target, key) as node:
         view = find_mission(node, name)
+        child = "parent" in view["mission"]
         submitted = submission_of(node, view)
         if not target.as_json:
             _echo(_submitted(view, submitted))
@@ -170,7 +175,9 @@ def approve(target: Target, name: str, comment: str, yes: bool) -> None:
                 _echo(_submitted(view, submitted), err=True)
             click.confirm("Approve exactly this?", abort=True, err=True)
         approval = _approval(key, view, submitted, "approved", comment)
-        receipt = act(node, key, view, "mission.approve", {"approval": approval})
+        # A child is its Parent Coordinator's to approve; a human at the root adds a decision of its own (R-14-15).
+        kind = f"{CORE}.root_approval_grant" if child else "mission.approve"
+        receipt = act(node, key, view, kind, {"approval": approval})
     document = {
         "missionId": approval["missionId"],
         "approvalId": approval["approvalId"],
@@ -197,7 +204,7 @@ def request_changes(target: Target, name: str, feedback: str) -> None:
         approval = _approval(key, view, submission_of(node, view), "changes_requested", feedback)
         payload = {"approval": approval, "feedback": feedback}
         receipt = act(node, key, view, "mission.request_changes", payload)
-    _told(target, view, receipt)
+    told(target, view, receipt)
 
 
 @mission.command()
@@ -229,7 +236,7 @@ def cancel(target: Target, name: str, reason: str) -> None:
     with reach(target, key) as node:
         view = find_mission(node, name)
         receipt = act(node, key, view, "mission.cancel", {"reason": reason})
-    _told(target, view, receipt)
+    told(target, view, receipt)
 
 
 @mission.command("replace-coordinator")
@@ -243,7 +250,7 @@ def replace_coordinator(target: Target, name: str, agent: str) -> None:
         view = find_mission(node, name)
         payload = {"coordinatorAgentId": find_agent(node, agent, _agent_id(target, agent))}
         receipt = act(node, key, view, "mission.assign_coordinator", payload)
-    _told(target, view, receipt)
+    told(target, view, receipt)
 
 
 @mission.command()
@@ -303,7 +310,7 @@ def _approval(
     occurred_at, mission = now().text(), view["mission"]
     document = {
         "approvalId": new_id(),
-        "kind": "child_mission" if "parent" in mission else "mission_final",
+        "kind": "mission_final",
         "decision": decision,
         "missionId": mission["missionId"],
         "groupId": mission["groupId"],
@@ -316,17 +323,6 @@ def _approval(
         "occurredAt": occurred_at,
     }
     return sign_mapping(document, key, occurred_at)
-
-
-def _told(target: Target, view: dict[str, Any], receipt: dict[str, Any]) -> None:
-    payload = receipt["payload"]
-    document = {
-        "missionId": view["mission"]["missionId"],
-        "eventId": receipt["eventId"],
-        "state": payload["state"],
-        "revision": payload["revision"],
-    }
-    emit(target.as_json, document, facts(document))
 
 
 def _echo(lines: list[str], err: bool = False) -> None:

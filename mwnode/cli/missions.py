@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 from mwnode.cli.compose import principal
 from mwnode.cli.exits import Failure
 from mwnode.cli.naming import Candidate, pick
+from mwnode.cli.output import emit, facts
 from mwnode.cli.reach import Reach, at, found
+from mwnode.cli.target import Target
 from mwnode.narrative import mission_title, short, work_item_name
 from mwnode.protocol import jcs
 from mwnode.protocol.commands import EXT
@@ -205,3 +207,15 @@ def file_names(manifest: dict[str, Any]) -> list[str]:
     """The paths under `outputs/` that a Worker states for an Artifact, if it does."""
     data = manifest.get("extensions", {}).get(CORE_EXTENSION, {}).get("data", {})
     return [one["path"] for one in data.get("deliverables", ()) if isinstance(one, dict) and "path" in one]
+
+
+def told(target: Target, view: dict[str, Any], receipt: dict[str, Any]) -> None:
+    """Say what became of a Mission by a Command about it."""
+    payload = receipt["payload"]
+    document = {
+        "missionId": view["mission"]["missionId"],
+        "eventId": receipt["eventId"],
+        "state": payload["state"],
+        "revision": payload["revision"],
+    }
+    emit(target.as_json, document, facts(document))

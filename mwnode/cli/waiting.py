@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from mwnode.cli.missions import Names
@@ -9,6 +11,22 @@ from mwnode.cli.output import emit, table
 from mwnode.cli.reach import at, reach
 from mwnode.cli.target import Target, at_node
 from mwnode.narrative import moment, short, short_id
+from mwnode.protocol.commands import CORE
+
+VERBS = {
+    "mission.approve": "mission approve",
+    f"{CORE}.root_approval_grant": "mission approve",
+    "approval.grant_execution": "mission permit",
+    "mission.assign_coordinator": "mission replace-coordinator",
+    "message.post": "mission direct",
+}
+"""By which command of ours a human does what a wait is for."""
+
+
+def _how(entry: dict[str, Any]) -> str:
+    """What the human who is awaited may type; empty for Agents, who know."""
+    verb = VERBS.get(entry["action"].split(" ")[0].rstrip(",:"))
+    return f"mwnode {verb}" if verb is not None and entry["who"]["type"] == "human" else ""
 
 
 @click.command()
@@ -34,9 +52,10 @@ def waiting(target: Target, mine: bool) -> None:
             moment(entry["since"]),
             moment(entry["deadline"]),
             entry["action"],
+            _how(entry),
             entry["ifNothing"],
         ]
         for entry in entries
     ]
-    heads = ["who", "on", "mission", "id", "since", "deadline", "action", "if nothing is done"]
+    heads = ["who", "on", "mission", "id", "since", "deadline", "action", "by", "if nothing is done"]
     emit(False, entries, table(heads, rows) if rows else "Nothing waits for anybody.")

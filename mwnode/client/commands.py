@@ -63,6 +63,7 @@ RECEIPT_KINDS: dict[str, str | None] = {
     f"{CORE}.event_tombstone": f"{CORE}.event_tombstoned",
     f"{CORE}.root_approval_grant": f"{CORE}.root_approval_granted",
     f"{CORE}.budget_amend": f"{CORE}.budget_amended",
+    f"{CORE}.mission_prioritize": f"{CORE}.mission_prioritized",
     f"{CORE}.ownership_lease_renew": f"{CORE}.ownership_lease_renewed",
 }
 """The kind of the Event that answers each Command kind; ``None`` where a Registry record answers (decision F7)."""

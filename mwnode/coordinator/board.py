@@ -6,6 +6,7 @@ Nothing else is remembered: a Coordinator that starts again after a crash replay
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, field
@@ -17,6 +18,7 @@ from mwnode.protocol.documents import (
     Budget,
     DataBlock,
     Event,
+    Evidence,
     Extensions,
     Lease,
     Membership,
@@ -43,11 +45,13 @@ from mwnode.protocol.events import (
     RootApprovalGranted,
     WorkAuthorized,
     WorkBlocked,
+    WorkFailed,
     WorkProposal,
     WorkProposed,
 )
-from mwnode.protocol.identifiers import CLARIFICATION_SCHEMA, CORE_EXTENSION, RETRY_SCHEMA
+from mwnode.protocol.identifiers import CLARIFICATION_SCHEMA, CORE_EXTENSION, EVIDENCE_SCHEMA, RETRY_SCHEMA
 
+T = TypeVar("T", bound=Struct)
 _MISSION_FACTS = (
     MissionSubmitted,
     MissionApproved,
@@ -77,6 +81,13 @@ class Question(Struct):
     contract_version: int
     """Version of the contract that stood when it was asked; 0 outside of WorkItem Conversations."""
     resolved: bool = False
+
+
+class Retry(Struct, frozen=True):
+    """The owner's wish that a WorkItem be tried again: when it was said, and under what budget, if that changes."""
+
+    sequence: int = 0
+    budget: Budget | None = None
 
 
 class Board(Struct):
@@ -121,8 +132,12 @@ class Board(Struct):
     """Whether the human at the root approved what is submitted (R-14-15)."""
     promoted: dict[str, int] = field(default_factory=dict)
     """Sequence at which each WorkItem was last made a child Mission."""
-    retries: dict[str, int] = field(default_factory=dict)
-    """Sequence at which the owner last asked that a WorkItem be tried again."""
+    retries: dict[str, Retry] = field(default_factory=dict)
+    """What the owner last asked for each WorkItem that is to be tried again."""
+    given: dict[str, dict[str, Evidence]] = field(default_factory=dict)
+    """Evidence that humans gave in Messages, by WorkItem and ID."""
+    failed_at: dict[str, int] = field(default_factory=dict)
+    """Sequence at which each WorkItem last failed."""
 
     def apply(self, event: Event) -> WorkView | None:
         """Take one Event in its place; the WorkItem it is about."""
@@ -146,6 +161,8 @@ class Board(Struct):
             self.facts[f"accepted {payload.work_item_id}"] = event.event_id
         elif isinstance(payload, WorkBlocked):
             self.blocked_at[payload.work_item_id] = self.sequence
+        elif isinstance(payload, WorkFailed):
+            self.failed_at[payload.work_item_id] = self.sequence
         elif isinstance(payload, MissionChildCreated):
             self.promoted[payload.parent_work_item_id] = self.sequence
         elif isinstance(payload, WorkProposed):
@@ -204,19 +221,24 @@ class Board(Struct):
             self.messages = [*self.messages[-999:], payload.message]
             self.message_sequences[payload.message.message_id] = self.sequence
             self._clarifications(payload.message)
-            self._retry_asked(payload.message)
+            for block in payload.message.content:
+                if isinstance(block, DataBlock) and isinstance(block.data, Mapping):
+                    self._told(payload.message, block.schema, block.data)
 
-    def _retry_asked(self, message: Message) -> None:
-        """The owner's wish that a WorkItem be tried again; a Message asks, and the Coordinator decides."""
-        for block in message.content:
-            if message.author == self.owner and isinstance(block, DataBlock) and block.schema == RETRY_SCHEMA:
-                work_item_id = block.data.get("workItemId") if isinstance(block.data, Mapping) else None
-                if isinstance(work_item_id, str):
-                    self.retries[work_item_id] = self.sequence
+    def _told(self, message: Message, schema: str, data: Mapping[str, Any]) -> None:
+        """What a human says in a form that is acted upon; a Message asks, and the Coordinator decides."""
+        if schema == RETRY_SCHEMA and message.author == self.owner:
+            work_item_id = data.get("workItemId")
+            if isinstance(work_item_id, str):
+                self.retries[work_item_id] = Retry(self.sequence, _as(Budget, data.get("budget")))
+        elif schema == EVIDENCE_SCHEMA and message.author.type == "human":
+            evidence = _as(Evidence, data)
+            if evidence is not None and evidence.generated_by == message.author:
+                self.given.setdefault(evidence.work_item_id, {})[evidence.evidence_id] = evidence
 
-    def retried(self, work_item_id: str) -> int:
-        """Sequence at which the owner last asked for another try of a WorkItem; 0 when that never was."""
-        return self.retries.get(work_item_id, 0)
+    def retry(self, work_item_id: str) -> Retry:
+        """What the owner last asked about another try of a WorkItem; sequence 0 when that never was."""
+        return self.retries.get(work_item_id, Retry())
 
     def _clarifications(self, message: Message) -> None:
         """Blocks of a Message that ask for a clarification or resolve one (decision F18)."""
@@ -245,6 +267,14 @@ class Board(Struct):
     @property
     def owner(self) -> Actor | None:
         return None if self.mission is None else self.mission.mission_owner
+
+
+def _as(kind: type[T], data: object) -> T | None:
+    """What somebody put into a Message, typed; ``None`` for what is no such thing."""
+    try:
+        return None if data is None else msgspec.convert(data, kind)
+    except msgspec.ValidationError:
+        return None
 
 
 def plan_hash_of(event: Event, mission: Mission) -> str | None:

@@ -142,13 +142,13 @@ class Children:
         if state == "awaiting_approval":
             self._review(child, view)
         elif state in _OVER and view.state == "blocked":
-            if self.engine.board.retried(view.work_item_id) > self.engine.board.promoted[view.work_item_id]:
+            if self.engine.board.retry(view.work_item_id).sequence > self.engine.board.promoted[view.work_item_id]:
                 self._promote(instance, view, plan)
             else:
                 self.engine.say(
                     f"child {child.mission_id} {state}",
                     f"{child.local}: its child Mission is {state}: {child.ended}. "
-                    f"`mwnode mission retry MISSION {child.local}` begins another one; else cancel the Mission.",
+                    f"`mwnode mission retry ID {child.local}` begins another one; else cancel the Mission.",
                 )
 
     def _promote(self, instance: Instance, view: WorkView, plan: Plan) -> None:

@@ -21,7 +21,7 @@ from mwnode.coordinator.effects import Effect, LookUp, Note, Send, Upload
 from mwnode.coordinator.graph import Graph, Instance
 from mwnode.coordinator.growing import Growing
 from mwnode.coordinator.papers import CoordinatorPapers
-from mwnode.coordinator.placing import Placing
+from mwnode.coordinator.placing import ASKED_AGAIN, Placing
 from mwnode.coordinator.plan import Plan
 from mwnode.coordinator.review import Checked
 from mwnode.coordinator.reviewing import Reviewing
@@ -34,9 +34,10 @@ from mwnode.protocol.commands import (
     Payload,
     ReconciledWorkItem,
     WorkAuthorize,
+    WorkFail,
     WorkUnblock,
 )
-from mwnode.protocol.documents import Event, WorkContract
+from mwnode.protocol.documents import Event, JsonObject, WorkContract
 from mwnode.protocol.errors import ErrorCode, MissionWeaveError
 from mwnode.protocol.events import MissionChildCreated
 from mwnode.protocol.identifiers import mission_conversation_id
@@ -348,6 +349,9 @@ class MissionEngine:
         key = f"unblock {view.work_item_id}"
         if view.blocked_lease is None or view.blocked_lease.state != "active" or not self.free(key):
             return
+        if self.board.retry(view.work_item_id).sequence > blocked_at:
+            self._take_back(view)
+            return
         resolution = None
         if self.board.amended_at > blocked_at and "budget" in (view.block_reason or ""):
             resolution = "the budget was raised"
@@ -365,8 +369,24 @@ class MissionEngine:
                 view=view,
             )
         else:
-            why = f"{instance.local} is blocked: {view.block_reason}. Needed: {view.required_resolution}"
+            why = (
+                f"{instance.local} is blocked: {view.block_reason}. Needed: {view.required_resolution}. "
+                f"`mwnode mission direct ID TEXT` answers; `mwnode mission retry ID {instance.local}` has it done "
+                "anew, under another budget where --limit says so."
+            )
             self.say(f"blocked {view.work_item_id} {blocked_at}", why)
+
+    def _take_back(self, view: WorkView) -> None:
+        """Blocked work that its owner wants done anew ends as failed, and is offered again from its checkpoint on."""
+        key = f"take back {view.work_item_id}"
+        if not self.free(key):
+            return
+        criteria = [one.criterion_id for one in view.item.contract.acceptance_criteria]
+        details: JsonObject = {"failure": ASKED_AGAIN, "permanent": False}
+        reason = "its MissionOwner wants it tried again"
+        report = self.papers.evidence(view, "failure_report", criteria, "failed", reason, details)
+        payload = WorkFail(work_item_id=view.work_item_id, reason=f"{ASKED_AGAIN}: {reason}", evidence=(report,))
+        self.send(key, "work.fail", payload, view=view)
 
     def say(self, key: str, text: str) -> None:
         """Tell the MissionOwner once, in the main Conversation; a Message never changes state by itself."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import UNSET
 
 from mwnode.client.fold import WorkView
@@ -31,6 +32,9 @@ PASSING_DECLINES = frozenset({"capacity", "deadline", "budget", "dependency"})
 _LATER = ("inputs", "rework", "clarifications", "deliverables")
 """Constraints that may change after a WorkItem was authorized."""
 REWORK_FAILURES = frozenset({"REWORK", "EVIDENCE_MISSING", "RESULT_REFUSED"})
+ATTEMPTS_MAX = 1000
+ASKED_AGAIN = "ASKED_AGAIN"
+"""Name of the failure by which blocked work is taken back because its owner wants it done anew."""
 
 
 class Placing:
@@ -122,19 +126,30 @@ class Placing:
         policy = view.item.contract.retry_policy
         key = f"failed {view.work_item_id} {view.attempts}"
         if self.is_final(view):
+            if self._asked_again(view):
+                return True
             used_up = view.attempts >= policy.max_attempts
             why = f"all {policy.max_attempts} attempts failed" if used_up else "it cannot be tried again"
             reason = _failure(view)[2]
-            engine.say(key, f"{instance.local} failed and {why}: {reason}. Cancel the Mission, or ask for changes.")
+            engine.say(
+                key,
+                f"{instance.local} failed and {why}: {reason}. "
+                f"`mwnode mission retry ID {instance.local}` has it tried again; else cancel the Mission.",
+            )
             return False
         delay = _delay(policy.backoff, float(parse_duration(policy.max_delay)), view.attempts)
         return engine.clock.monotonic() >= self._since(key) + delay
+
+    def _asked_again(self, view: WorkView) -> bool:
+        """Whether the owner wants another try of what failed for good, and said so after it had failed."""
+        asked_at = self.engine.board.retry(view.work_item_id).sequence
+        return asked_at > self.engine.board.failed_at.get(view.work_item_id, 0) or _failure(view)[0] == ASKED_AGAIN
 
     def is_final(self, view: WorkView) -> bool:
         """Whether a failed WorkItem is not tried again: for good, of an unexpected kind, or once too often."""
         policy = view.item.contract.retry_policy
         failure, permanent, _ = _failure(view)
-        retryable = failure in policy.retryable_failures or failure in REWORK_FAILURES
+        retryable = failure in policy.retryable_failures or failure in REWORK_FAILURES or failure == ASKED_AGAIN
         return permanent or not retryable or view.attempts >= policy.max_attempts
 
     def _since(self, key: str) -> float:
@@ -247,14 +262,25 @@ class Placing:
             rework=rework if rework is not None else _constraint(standing, "rework"),
         )
         wanted = engine.clarifying.amended(view, wanted)
+        members: dict[str, Any] = {}
+        used_up = view.attempts >= standing.retry_policy.max_attempts
+        if view.state == "failed" and used_up and self._asked_again(view):
+            # Beyond its attempts it is offered only under a contract that allows more of them (decision D47).
+            policy = standing.retry_policy
+            attempts = min(view.attempts + policy.max_attempts, ATTEMPTS_MAX)
+            members["retry_policy"] = msgspec.structs.replace(policy, max_attempts=attempts)
+        budget = engine.board.retry(view.work_item_id).budget
+        if budget is not None and budget != standing.budget:
+            members["budget"] = budget
         # Only what may have come later is compared: deadlines counted from now would make every contract a new one.
-        if all(_constraint(wanted, name) == _constraint(standing, name) for name in _LATER):
+        if not members and all(_constraint(wanted, name) == _constraint(standing, name) for name in _LATER):
             return None
         return replace_contract(
             standing,
             contract_version=standing.contract_version + 1,
             input_artifacts=wanted.input_artifacts,
             constraints=wanted.constraints,
+            **members,
         )
 
     def refused(self, key: str, error: MissionWeaveError) -> float | None:

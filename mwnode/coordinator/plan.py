@@ -70,7 +70,9 @@ class Plan:
     @property
     def extensions(self) -> dict[str, JsonObject]:
         """What the `mission.create` Command carries in its envelope, so that Coordinators find the Mission."""
-        data = {"planHash": self.plan_hash}
+        data: JsonObject = {"planHash": self.plan_hash}
+        if self.mission.priority is not None:
+            data["priority"] = self.mission.priority
         return {CORE_EXTENSION: _plain(Extension(version="1.0.0", critical=False, data=data))}
 
     def every(self) -> list[Plan]:

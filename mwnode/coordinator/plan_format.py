@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from mwnode.protocol.assessments import REVIEW_CAPABILITY
+from mwnode.protocol.commands import Priority
 from mwnode.protocol.documents import (
     AcceptanceCriterion,
     ApprovalPolicy,
@@ -84,6 +85,8 @@ class PlanMission(Document):
     approval_policy: ApprovalPolicy | None = None
     pinned_profiles: tuple[PinnedProfile, ...] | None = None
     coordinator_lease_seconds: Seconds = 300
+    priority: Priority | None = None
+    """The Organization's priority class, as its human owner signs it; a child Mission has its parent's."""
 
 
 class PlanDeliverable(Document):

@@ -78,13 +78,13 @@ class Reviewing:
         if checked is None:
             return
         unusable = self._unusable(view, checked)
-        assessments: tuple[Evidence, ...] = ()
-        verdict = unusable or review(view, checked)
+        assessments = self._by_humans(view)
+        verdict = unusable or review(view, checked, assessments)
         if isinstance(verdict, Assess) and any(kind == BY_REVIEWER for _, kind in verdict.wanted):
             given = self._assessments(instance, view, verdict)
             if given is None:
                 return  # a reviewer is at it
-            assessments = given
+            assessments = (*assessments, *given)
             verdict = review(view, checked, assessments)
         match verdict:
             case Accept(considered):
@@ -93,7 +93,19 @@ class Reviewing:
                 self._rework(view, key, verdict, assessments)
             case Assess(wanted):
                 text = ", ".join(f"{criterion} ({kind})" for criterion, kind in wanted)
-                engine.say(f"assess {view.work_item_id}", f"{view.item.contract.goal}: waits for assessment of {text}")
+                engine.say(
+                    f"assess {view.work_item_id} {submission.submitted_at}",
+                    f"{instance.local} waits for assessment of {text}: "
+                    f"`mwnode mission review ID {instance.local} --criterion NAME --passed` (or --failed) says it. "
+                    f"Submitted at {submission.submitted_at}.",
+                )
+
+    def _by_humans(self, view: WorkView) -> tuple[Evidence, ...]:
+        """What humans said of this very submission: signed Evidence about exactly its Artifacts (R-13.2-05)."""
+        submission = view.item.submission
+        assert submission is not UNSET, "only a submission is reviewed"
+        given = self.engine.board.given.get(view.work_item_id, {}).values()
+        return tuple(one for one in given if set(one.artifact_hashes) == set(submission.artifact_hashes))
 
     def _fetched(self, view: WorkView) -> Mapping[str, Checked] | None:
         """What fetching every submitted Artifact showed; ``None`` while that is under way."""

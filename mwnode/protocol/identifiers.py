@@ -18,7 +18,9 @@ ANY_SCHEMA = "urn:mwnode:schema:any"
 CLARIFICATION_SCHEMA = "urn:mwnode:schema:clarification"
 """The ``data_ref`` schema of clarification rounds."""
 RETRY_SCHEMA = "urn:mwnode:schema:retry"
-"""The ``data_ref`` schema of a MissionOwner's wish that a WorkItem be tried again: which."""
+"""The ``data_ref`` schema of a MissionOwner's wish that a WorkItem be tried again: which, and under what budget."""
+EVIDENCE_SCHEMA = "urn:mwnode:schema:evidence"
+"""The ``data_ref`` schema by which a human hands signed Evidence to the Coordinator."""
 
 
 def _within_limit(conversation_id: str) -> str:

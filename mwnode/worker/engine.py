@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, Struct
 
 from mwnode.client.fold import WorkView, decode_payload, fold
@@ -16,7 +17,14 @@ from mwnode.protocol.capabilities import covers
 from mwnode.protocol.commands import Payload, WorkStart
 from mwnode.protocol.documents import CapabilityRef, Event, Membership
 from mwnode.protocol.errors import MissionWeaveError
-from mwnode.protocol.events import ContractRevised, MembershipChanged, MembershipEnded, MissionCreated, OfferCreated
+from mwnode.protocol.events import (
+    ContractRevised,
+    MembershipChanged,
+    MembershipEnded,
+    MissionCreated,
+    MissionPrioritized,
+    OfferCreated,
+)
 from mwnode.protocol.instants import parse
 from mwnode.worker.answers import Answers
 from mwnode.worker.capability import Capabilities
@@ -27,7 +35,7 @@ from mwnode.worker.offers import Offers
 from mwnode.worker.offline import Offline
 from mwnode.worker.papers import Papers
 from mwnode.worker.runs import Runs
-from mwnode.worker.scheduler import Entry, Scheduler
+from mwnode.worker.scheduler import PRIORITY_CLASSES, Entry, Scheduler
 from mwnode.worker.settings import WorkerSettings
 from mwnode.worker.steps import Steps
 
@@ -134,6 +142,18 @@ class WorkerEngine:
         self.groups[group_id] = GroupState(group_id, mission_id, frozenset(scopes))
         return True
 
+    def prioritize(self, group_id: str, priority: str) -> None:
+        """The Mission's priority class is this now: what waits is ordered anew at once (R-11.1-08, R-11.3-23)."""
+        state = self.groups.get(group_id)
+        if state is None or state.priority == priority or priority not in PRIORITY_CLASSES:
+            return
+        state.priority = priority
+        self.note("prioritized", groupId=group_id, priority=priority)
+        for work_item_id in self.scheduler.queue(group_id):
+            known = self.scheduler.entry(work_item_id)
+            assert known is not None, "what is queued is known"
+            self.scheduler.add(msgspec.structs.replace(known, priority_class=PRIORITY_CLASSES[priority]))
+
     def leave(self, group_id: str) -> None:
         """The Group cannot be read: forget it until the Agent is put into it again."""
         state = self.groups.pop(group_id, None)
@@ -177,6 +197,8 @@ class WorkerEngine:
             state.membership_epoch = membership.membership_epoch
             if membership.context_package_id is not UNSET:
                 state.package_id = membership.context_package_id
+        if isinstance(payload, MissionPrioritized):
+            self.prioritize(event.group_id, payload.priority)
         self.apply(state, payload)
 
     def apply(self, state: GroupState, payload: Payload) -> None:
@@ -306,6 +328,7 @@ class WorkerEngine:
                 deadline_at=self.clock.monotonic() + left,
                 risk=contract.side_effect_risk,
                 seconds=self.run_seconds(view),
+                priority_class=PRIORITY_CLASSES[self.groups[job.group_id].priority],
             )
         )
 

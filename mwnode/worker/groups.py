@@ -19,6 +19,8 @@ class GroupState(Struct):
     member: bool = True
     package_id: str | None = None
     """The Context Package of the Agent's own Membership."""
+    priority: str = "usual"
+    """The Organization's priority class of the Mission."""
     views: dict[str, WorkView] = field(default_factory=dict)
     dirty: set[str] = field(default_factory=set)
     """WorkItems that changed since the shell last kept them."""

@@ -28,6 +28,7 @@ PATIENCE_SECONDS: dict[str, float] = {"routine": 3600.0, "normal": 900.0, "high"
 """How long an item of each urgency waits before it is overdue, in seconds."""
 CLASS_PATIENCE: dict[int, float] = {-1: 4.0, 0: 1.0, 1: 0.25}
 """Factor on patience by the Organization's priority class: -1 low, 0 usual, 1 high."""
+PRIORITY_CLASSES: dict[str, int] = {"low": -1, "usual": 0, "high": 1}
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -209,26 +210,36 @@ class Scheduler:
     def preemption(self, now: float) -> tuple[str, str] | None:
         """Victim and overdue candidate, when asking the victim to stop would serve fairness; O(slots).
 
-        The victim's Group is ahead by more than ``preempt_margin_seconds``, and the victim has a safe checkpoint of its
-        present run (R-11.3-24). It counts as preempting until it is released, or refuses with :meth:`keep`.
+        The victim has a safe checkpoint of its present run (R-11.3-24), and its Group is ahead by more than
+        ``preempt_margin_seconds``; or the candidate's priority class is higher, and its Group may still go ahead of its
+        turn. The victim counts as preempting until it is released, or refuses with :meth:`keep`.
         """
         if len(self._running) < self.settings.slots or any(i.standing == "preempting" for i in self._running.values()):
             return None
         self._place()
-        fair = self._top(self._fair)
-        candidate = self._head(fair[2]) if fair is not None else None
-        if fair is None or candidate is None or candidate.due > now:
+        fair, urgent = self._top(self._fair), self._top(self._urgent)
+        if fair is None or urgent is None:
             return None
+        for group in (urgent[2], fair[2]):
+            candidate = self._head(group)
+            victim = None if candidate is None or candidate.due > now else self._victim(group, candidate, fair[0])
+            if candidate is not None and victim is not None:
+                victim.standing = "preempting"
+                return victim.entry.work_item_id, candidate.entry.work_item_id
+        return None
+
+    def _victim(self, group: _Group, candidate: _Item, least: float) -> _Item | None:
+        """The running item of another Group that is asked first to make room, if any is."""
+        may_borrow = self._start(group) - self._virtual <= self.settings.borrow_seconds
         best: tuple[float, _Item] | None = None
         for item in self._running.values():
-            lead = self._groups[item.entry.group_id].virtual - fair[0]
-            eligible = item.safe and item.entry.preemptible and item.entry.group_id != fair[2].group_id
-            if eligible and lead > self.settings.preempt_margin_seconds and (best is None or lead > best[0]):
+            lead = self._groups[item.entry.group_id].virtual - least
+            ahead = lead > self.settings.preempt_margin_seconds
+            outranked = may_borrow and candidate.entry.priority_class > item.entry.priority_class
+            eligible = item.safe and item.entry.preemptible and item.entry.group_id != group.group_id
+            if eligible and (ahead or outranked) and (best is None or lead > best[0]):
                 best = (lead, item)
-        if best is None:
-            return None
-        best[1].standing = "preempting"
-        return best[1].entry.work_item_id, candidate.entry.work_item_id
+        return None if best is None else best[1]
 
     def keep(self, work_item_id: str) -> None:
         """The victim did not stop; it goes on running."""

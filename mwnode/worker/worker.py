@@ -222,6 +222,8 @@ class Worker:
                     if membership.get("state") in ("provisional", "active"):
                         scopes = tuple(membership.get("scopes", ()))
                         self._join(mission["groupId"], mission["missionId"], scopes)
+                        # A late joiner never saw the Event that said so.
+                        self.engine.prioritize(mission["groupId"], mission.get("priority", "usual"))
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _look_at_card(self) -> None:

@@ -133,6 +133,7 @@ def words() -> Stage:
     erased = {"eventId": next(e.event_id for e in stage.events if e.kind == "message.posted"), "policyReason": "law"}
     stage.ok(stage.organization, f"{CORE}.event_tombstone", erased, groupId=GROUP)
     stage.ok(stage.owner, f"{CORE}.budget_amend", {"budget": {"toolCallLimit": 2000}, "reason": "more to do"})
+    stage.ok(stage.owner, f"{CORE}.mission_prioritize", {"priority": "high", "reason": "the customer waits"})
     return stage
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
+from mwnode.authority.founding import priority_of
 from mwnode.authority.state import ACCOUNTS
 from mwnode.protocol.commands import CORE
 from mwnode.protocol.errors import ErrorCode
@@ -329,3 +330,24 @@ def test_nobody_but_the_owner_of_an_active_mission_amends_its_budget(stage: Stag
     assert refusal.code is ErrorCode.REVISION_CONFLICT
     stage.submitted()
     assert stage.refused(stage.owner, AMEND, payload).code is ErrorCode.INVALID_STATE_TRANSITION
+
+
+# --- mission_prioritize -----------------------------------------------------------------------------------------------
+
+PRIORITIZE = f"{CORE}.mission_prioritize"
+
+
+@pytest.mark.req("R-11.1-08")
+def test_the_owner_alone_sets_the_priority_class(stage: Stage) -> None:
+    revision = stage.mission_row(MISSION).mission.revision
+    payload = {"priority": "high", "reason": "the customer waits"}
+    assert stage.refused(stage.coordinator, PRIORITIZE, payload).code is ErrorCode.AUTH_FORBIDDEN
+    assert stage.refused(stage.owner, PRIORITIZE, {**payload, "priority": "now"}).code is ErrorCode.INVALID_COMMAND
+    assert stage.refused(stage.owner, PRIORITIZE, payload, expectedRevision=7).code is ErrorCode.REVISION_CONFLICT
+    assert priority_of(stage.mission_row(MISSION).mission) is None
+    stage.ok(stage.owner, PRIORITIZE, payload)
+    mission = stage.mission_row(MISSION).mission
+    assert (mission.revision, priority_of(mission)) == (revision + 1, "high")
+    assert stage.policy_notes[-1].entry.decision == "mission prioritized"
+    stage.submitted()
+    assert stage.refused(stage.owner, PRIORITIZE, payload).code is ErrorCode.INVALID_STATE_TRANSITION

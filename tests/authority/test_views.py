@@ -160,6 +160,8 @@ def test_the_list_names_every_group_one_is_in(stage: Stage, anna: Actor) -> None
         "objective",
         "coordinator",
         "headSequence",
+        "title",
+        "priority",
         "membership",
     }
     assert heads[0]["membership"]["role"] == "mission_owner"

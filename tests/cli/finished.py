@@ -10,17 +10,9 @@ from mwnode.protocol.identifiers import CORE_EXTENSION
 from mwnode.system import SystemClock
 
 
-class PresentClock(testing.ManualClock):
-    """A clock of the test's own that begins now."""
-
-    def __init__(self) -> None:
-        super().__init__(SystemClock().now().text())
-
-
-def harness(home: Path, monkeypatch: Any) -> testing.Harness:
+def harness(home: Path) -> testing.Harness:
     """A node in process on HOME, whose time is the present."""
-    monkeypatch.setattr(testing, "ManualClock", PresentClock)
-    return testing.Harness(home)
+    return testing.Harness(home, clock=testing.ManualClock(SystemClock().now().text()))
 
 
 def named(*paths: str) -> dict[str, Any]:

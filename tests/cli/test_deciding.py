@@ -11,7 +11,7 @@ import pytest
 
 from mwnode.protocol.commands import CORE, PAYLOADS
 from mwnode.protocol.identifiers import mission_conversation_id
-from mwnode.testing import Harness, MissionHandle
+from mwnode.testing import Harness, MissionHandle, WorkHandle
 from tests.cli.finished import harness, named
 from tests.cli.support import cli
 
@@ -37,8 +37,8 @@ def _talk(made: Harness, mission: MissionHandle, text: str) -> None:
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
-    node = harness(tmp_path / "home", monkeypatch)
+def made(tmp_path: Path) -> Made:
+    node = harness(tmp_path / "home")
     worker = node.workers[0]
     submitted = node.mission(title="Release one")
     submitted.add(worker)
@@ -210,3 +210,75 @@ def test_every_kind_has_a_draft_with_all_that_it_must_have(kind: str, made_home:
     assert drafted["kind"] == kind
     required = {field.encode_name for field in msgspec.structs.fields(PAYLOADS[kind]) if field.required}
     assert set(drafted["payload"]) == required
+
+
+# --- what else waits for a human --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def risky(tmp_path: Path) -> tuple[Path, str, WorkHandle]:
+    """A HOME at rest where work of high risk waits for permission to run."""
+    node = harness(tmp_path / "home")
+    worker = node.workers[0]
+    permissions = [{"resource": "urn:example:site", "operations": ["write.page", "delete.page"]}]
+    mission = node.mission(title="Go live", permissions=permissions)
+    mission.add(worker)
+    work = mission.authorize(
+        sideEffectRisk="high_risk", executionApproval="human_required", allowedResources=permissions
+    )
+    work.offer(worker)
+    work.accept(worker)
+    node.close()
+    return tmp_path / "home", mission.mission_id, work
+
+
+def approvals(home: Path, mission_id: str) -> list[dict[str, Any]]:
+    told = cli("events", mission_id, "--home", home, "--json").out
+    events = [json.loads(line) for line in told.splitlines()]
+    return [event["payload"] for event in events if event["kind"] == "approval.execution.granted"]
+
+
+@pytest.mark.req("R-12-17")
+def test_a_human_permits_what_waits_for_it_and_sees_what(risky: tuple[Path, str, WorkHandle]) -> None:
+    home, mission_id, work = risky
+    waiting = cli("waiting", "--mine", "--home", home)
+    assert "mwnode mission permit" in waiting.out
+    asked = cli("mission", "permit", mission_id, work.work_item_id, "--home", home)
+    assert asked.status == 2
+    assert "give --yes" in asked.err
+    assert "write.page, delete.page on urn:example:site" in asked.out
+    assert not approvals(home, mission_id)
+    wrong = cli("mission", "permit", mission_id, work.work_item_id, "--operation", "read", "--yes", "--home", home)
+    assert "does not allow read; it allows delete.page, write.page" in wrong.err
+    permitted = cli(
+        "mission", "permit", mission_id, work.work_item_id, "--operation", "write.page", "--for", "PT10M", "--yes",
+        "--home", home, "--json",
+    )  # fmt: skip
+    assert permitted.json["operations"] == ["write.page"]
+    (given,) = approvals(home, mission_id)
+    assert given["resources"] == [{"resource": "urn:example:site", "operations": ["write.page"]}]
+    assert "mwnode mission permit" not in cli("waiting", "--mine", "--home", home).out
+
+
+def test_only_what_was_submitted_is_reviewed_and_only_by_criteria_for_humans(made: Made) -> None:
+    refused = cli("mission", "review", made.at_work, made.work_item_id, "--passed", "--home", made.home)
+    assert "only what was submitted is reviewed" in refused.err
+    assert cli("mission", "review", made.at_work, made.work_item_id, "--home", made.home).status == 2
+
+
+def test_only_failed_or_blocked_work_is_tried_again(made: Made) -> None:
+    refused = cli("mission", "retry", made.at_work, made.work_item_id, "--home", made.home)
+    assert "only failed or blocked work is tried again" in refused.err
+
+
+def test_a_mission_is_given_another_budget_and_priority(made: Made) -> None:
+    wrong = cli("mission", "budget", made.at_work, "patience=3", "--home", made.home)
+    assert wrong.status == 2
+    assert "toolCallLimit" in wrong.err
+    assert cli("mission", "budget", made.at_work, "toolCallLimit=12", "--home", made.home).status == 0
+    assert cli("mission", "priority", made.at_work, "high", "--home", made.home).status == 0
+    view = cli("mission", "show", made.at_work, "--home", made.home, "--json").json
+    assert view["mission"]["budget"]["toolCallLimit"] == 12
+    assert "high" in next(
+        line for line in cli("mission", "list", "--home", made.home).out.splitlines() if made.at_work in line
+    )

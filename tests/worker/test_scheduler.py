@@ -106,6 +106,42 @@ def test_one_flooding_group_among_a_hundred_keeps_to_its_share() -> None:
     assert max(waited.values()) <= 100 + 5
 
 
+@pytest.mark.req("R-11.1-09", "R-11.1-10", "R-11.1-12")
+def test_among_a_hundred_groups_shares_are_those_of_the_weights_and_waits_within_the_bound() -> None:
+    groups = [f"g{number}" for number in range(99)]
+    weights = {group: (1.0, 2.0, 4.0)[number % 3] for number, group in enumerate(groups)}
+    scheduler = Scheduler(Settings(weights=weights, borrow_seconds=300.0))
+    flood = ["flood", *groups]
+    for number in range(300):
+        scheduler.add(entry(f"flood{number}", "flood", urgency="critical"))
+    served = dict.fromkeys(flood, 0.0)
+    others: dict[str, float] = {}
+    bound: dict[str, float] = {}
+    waiting = 0.0
+
+    def arrive(group: str, turn: int) -> None:
+        scheduler.add(entry(f"{group}-{turn}", group, ready=waiting, urgency="routine"))
+        bound[group], others[group] = scheduler.wait_bound(group), waiting
+
+    for group in groups:
+        arrive(group, -1)
+    for turn in range(9_000):
+        pick = scheduler.pick(waiting)
+        assert pick is not None
+        if pick.group_id != "flood":
+            assert waiting - others[pick.group_id] <= bound[pick.group_id]
+            arrive(pick.group_id, turn)
+        waiting += 60.0
+        served[pick.group_id] += 60.0
+        scheduler.release(pick.work_item_id, 60.0)
+    whole = sum(served.values())
+    all_weights = sum(weights.values()) + 1.0
+    for group in groups:
+        assert served[group] / whole == pytest.approx(weights[group] / all_weights, rel=0.05)
+    # Whoever floods may go ahead of its turn once, by what may be borrowed, and never again.
+    assert served["flood"] <= whole / all_weights + 300.0 + 60.0
+
+
 @pytest.mark.req("R-11.1-10", "R-11.1-12")
 def test_an_endless_stream_of_pressing_work_does_not_starve_a_routine_item() -> None:
     scheduler = filled(entry("patient", urgency="routine"))
@@ -270,6 +306,31 @@ def test_preemption_asks_only_where_it_is_safe_and_serves_fairness() -> None:
     pick = scheduler.pick(100.0)
     assert pick is not None
     assert pick.work_item_id == "other"
+
+
+@pytest.mark.req("R-11.1-08", "R-11.3-24")
+def test_a_higher_priority_class_makes_room_at_a_safe_point_and_pays_for_it() -> None:
+    scheduler = filled(entry("long", "a", seconds=60.0))
+    assert serve_nothing_else(scheduler) == "long"
+    scheduler.add(entry("pressing", "b", urgency="critical", priority_class=1))
+    assert scheduler.preemption(10.0) is None, "it is not overdue"
+    assert scheduler.preemption(20.0) is None, "there is no safe point yet"
+    scheduler.checkpointed("long")
+    assert scheduler.preemption(20.0) == ("long", "pressing")
+    scheduler.release("long", 20.0)
+    scheduler.add(entry("long", "a", seconds=60.0))
+    pick = scheduler.pick(20.0)
+    assert pick is not None
+    assert pick.work_item_id == "pressing"
+    # Of the same class nobody is interrupted so early.
+    scheduler.checkpointed("pressing")
+    scheduler.add(entry("other", "c", urgency="critical", priority_class=1))
+    assert scheduler.preemption(100.0) is None
+
+
+def serve_nothing_else(scheduler: Scheduler) -> str | None:
+    pick = scheduler.pick(0.0)
+    return None if pick is None else pick.work_item_id
 
 
 def test_preemption_leaves_alone_what_may_not_be_stopped_or_is_not_ahead() -> None:

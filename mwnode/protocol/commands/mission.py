@@ -19,6 +19,8 @@ from mwnode.protocol.documents import (
 )
 from mwnode.protocol.scalars import Id, SafeInteger, Seconds, Sha256, Text500, Text4000, Text10000, Timestamp
 
+Priority = Literal["low", "usual", "high"]
+"""The Organization's priority class of a Mission (R-11.1-08)."""
 FailurePolicy = Literal["block_parent_work_item", "fail_parent_work_item", "fail_parent_mission"]
 
 
@@ -126,4 +128,9 @@ class RootApprovalGrant(Payload):
 
 class BudgetAmend(Payload):
     budget: Budget
+    reason: Text4000
+
+
+class MissionPrioritize(Payload):
+    priority: Priority
     reason: Text4000

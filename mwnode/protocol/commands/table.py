@@ -23,6 +23,7 @@ from mwnode.protocol.commands.mission import (
     MissionCreate,
     MissionCreateChild,
     MissionCreateFollowUp,
+    MissionPrioritize,
     MissionRenewCoordinator,
     MissionRequestChanges,
     MissionSubmitForApproval,
@@ -114,6 +115,7 @@ PAYLOADS: dict[str, type[Payload]] = {
     f"{CORE}.event_tombstone": EventTombstone,
     f"{CORE}.root_approval_grant": RootApprovalGrant,
     f"{CORE}.budget_amend": BudgetAmend,
+    f"{CORE}.mission_prioritize": MissionPrioritize,
     f"{CORE}.ownership_lease_renew": OwnershipLeaseRenew,
 }
 """The payload type of every Command kind that this node knows."""

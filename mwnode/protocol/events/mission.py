@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from mwnode.protocol.commands import FailurePolicy
+from mwnode.protocol.commands import FailurePolicy, Priority
 from mwnode.protocol.documents import (
     Approval,
     Budget,
@@ -115,6 +115,11 @@ class RootApprovalGranted(Fact):
 
 class BudgetAmended(Fact):
     budget: Budget
+    reason: Text4000
+
+
+class MissionPrioritized(Fact):
+    priority: Priority
     reason: Text4000
 
 

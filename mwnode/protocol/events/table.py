@@ -22,6 +22,7 @@ from mwnode.protocol.events.mission import (
     MissionChangesRequested,
     MissionChildCreated,
     MissionCreated,
+    MissionPrioritized,
     MissionSubmitted,
     MissionTerminated,
     RootApprovalGranted,
@@ -112,6 +113,7 @@ EVENT_PAYLOADS: dict[str, type[Payload]] = {
     f"{CORE}.event_tombstoned": EventTombstoned,
     f"{CORE}.root_approval_granted": RootApprovalGranted,
     f"{CORE}.budget_amended": BudgetAmended,
+    f"{CORE}.mission_prioritized": MissionPrioritized,
     f"{CORE}.threshold_crossed": ThresholdCrossed,
 }
 """The payload type of every Event kind that this node makes."""

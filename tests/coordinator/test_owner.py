@@ -1,0 +1,132 @@
+"""What the MissionOwner says to a Coordinator in a form that is acted upon: another try, another budget, a review."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mwnode.protocol.identifiers import EVIDENCE_SCHEMA, RETRY_SCHEMA, mission_conversation_id
+from mwnode.testing import Harness, Participant
+from mwnode.worker.effects import Assignment
+from tests.coordinator.desk import SINGLE, CoordinatorDesk, coordinate, make_plan
+from tests.coordinator.test_engine import work_together
+from tests.worker.desk import Run, desk
+
+HUMAN = SINGLE.replace(
+    'description = "all pass", check = "exit 0" }',
+    'description = "all pass", check = "exit 0", evidence = ["deterministic_test", "human_review"] }',
+)
+
+
+def tell(coordinator: CoordinatorDesk, schema: str, data: Any, by: Participant | None = None) -> None:
+    """Say something to the Coordinator, as its owner unless told otherwise."""
+    payload = {
+        "messageId": coordinator.harness.new_id(),
+        "conversationId": mission_conversation_id(coordinator.mission.group_id),
+        "content": [{"type": "data_ref", "schema": schema, "data": data}],
+    }
+    (by or coordinator.harness.owner).send("message.post", payload, group_id=coordinator.mission.group_id)
+
+
+def said(coordinator: CoordinatorDesk) -> list[str]:
+    return [str(payload.content) for payload in coordinator.of_kind("message.post")]
+
+
+def judge(coordinator: CoordinatorDesk, result: str, **members: Any) -> dict[str, Any]:
+    """Signed Evidence of the owner about what was submitted."""
+    item = coordinator.item("lint").item
+    document = {
+        "evidenceId": coordinator.harness.new_id(),
+        "missionId": item.mission_id,
+        "groupId": item.group_id,
+        "workItemId": item.work_item_id,
+        "type": "human_review",
+        "subject": {"type": "work_item", "id": item.work_item_id},
+        "criterionIds": ["green"],
+        "method": "read it",
+        "result": result,
+        "artifactHashes": list(item.submission.artifact_hashes),
+        "generatedBy": {"type": "human", "id": coordinator.harness.owner.id},
+        "createdAt": coordinator.harness.clock.now().text(),
+    }
+    return coordinator.harness.owner.sign(**{**document, **members})
+
+
+@pytest.mark.req("R-11.4-08")
+def test_what_failed_for_good_is_tried_again_when_its_owner_wants_it(mwnode: Harness) -> None:
+    coordinator = coordinate(mwnode, plan=make_plan(SINGLE))
+    statuses = iter([3, 3, 3, 0])
+    worker = desk(mwnode, behave=lambda assignment: Run(status=next(statuses)))
+    coordinator.absent.add(mwnode.workers[1].id)
+    work_together(coordinator, worker)
+    assert coordinator.state("lint") == "failed"
+    assert "`mwnode mission retry ID lint`" in said(coordinator)[-1]
+    stranger = mwnode.workers[0]
+    tell(coordinator, RETRY_SCHEMA, {"workItemId": coordinator.item("lint").item.work_item_id}, stranger)
+    work_together(coordinator, worker)
+    assert coordinator.state("lint") == "failed", "only the owner is listened to"
+    tell(coordinator, RETRY_SCHEMA, {"workItemId": coordinator.item("lint").item.work_item_id})
+    work_together(coordinator, worker)
+    contract = coordinator.item("lint").item.contract
+    assert coordinator.state("lint") == "verified"
+    assert (contract.contract_version, contract.retry_policy.max_attempts) == (2, 6)
+
+
+@pytest.mark.req("R-12-23")
+def test_what_used_up_its_budget_goes_on_under_another_one(mwnode: Harness) -> None:
+    plan = make_plan(SINGLE.replace('goal = "Lint"', 'goal = "Lint"\nbudget = { toolCallLimit = 1 }'))
+    coordinator = coordinate(mwnode, plan=plan)
+    coordinator.absent.add(mwnode.workers[1].id)
+
+    def behave(assignment: Assignment) -> Run:
+        if assignment.contract.budget.tool_call_limit == 1:
+            return Run(status=None, lines=({"checkpoint": {"phase": "half"}}, {"usage": {"toolCalls": 2}}))
+        return Run()
+
+    worker = desk(mwnode, behave=behave)
+    work_together(coordinator, worker)
+    assert coordinator.state("lint") == "blocked"
+    assert "--limit" in said(coordinator)[-1]
+    work_item_id = coordinator.item("lint").item.work_item_id
+    tell(coordinator, RETRY_SCHEMA, {"workItemId": work_item_id, "budget": {"toolCallLimit": 5}})
+    work_together(coordinator, worker)
+    assert coordinator.state("lint") == "verified"
+    assert coordinator.item("lint").item.contract.budget.tool_call_limit == 5
+    resumed = worker.launched[-1].checkpoint
+    assert resumed is not None
+    assert resumed.phase == "half", "nothing of what was done is lost"
+
+
+@pytest.mark.req("R-13.2-05")
+def test_a_human_judges_what_only_a_human_can(mwnode: Harness) -> None:
+    coordinator = coordinate(mwnode, plan=make_plan(HUMAN))
+    worker = desk(mwnode)
+    work_together(coordinator, worker)
+    assert coordinator.state("lint") == "submitted"
+    assert "`mwnode mission review ID lint --criterion NAME --passed`" in said(coordinator)[-1]
+    tell(coordinator, EVIDENCE_SCHEMA, judge(coordinator, "passed"), worker.agent)
+    work_together(coordinator, worker)
+    assert coordinator.state("lint") == "submitted", "somebody else hands it in"
+    tell(coordinator, EVIDENCE_SCHEMA, judge(coordinator, "passed", artifactHashes=["sha256:" + "0" * 64]))
+    work_together(coordinator, worker)
+    assert coordinator.state("lint") == "submitted", "it is about other bytes"
+    tell(coordinator, EVIDENCE_SCHEMA, judge(coordinator, "passed"))
+    work_together(coordinator, worker)
+    assert coordinator.state("lint") == "verified"
+    kinds = {one.type for one in coordinator.of_kind("work.accept_result")[-1].evidence}
+    assert kinds == {"artifact_integrity", "human_review"}
+
+
+@pytest.mark.req("R-13.2-05")
+def test_what_a_human_finds_wrong_is_done_again(mwnode: Harness) -> None:
+    coordinator = coordinate(mwnode, plan=make_plan(HUMAN))
+    contents = iter([b"one", b"two", b"three"])
+    worker = desk(mwnode, behave=lambda assignment: Run(files={"report": next(contents)}))
+    coordinator.absent.add(mwnode.workers[1].id)
+    work_together(coordinator, worker)
+    tell(coordinator, EVIDENCE_SCHEMA, judge(coordinator, "failed"))
+    work_together(coordinator, worker)
+    assert len(worker.launched) == 2
+    assert coordinator.state("lint") == "submitted"
+    assert "failed" in str(coordinator.of_kind("work.fail")[-1].reason)
