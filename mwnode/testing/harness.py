@@ -155,10 +155,20 @@ class Harness:
         ``payload``, by wire name, replaces members of an ordinary ``mission.create``. ValueError for an unknown state.
         """
         mission_id, group_id = self.new_id(), self.new_id()
-        ordinary: dict[str, Any] = {
+        named = {**self.mission_payload(mission_id, group_id, self.coordinator), **payload}
+        self.owner.send("mission.create", named, group_id=named["groupId"])
+        return MissionHandle(self, named["missionId"], named["groupId"]).to(state)
+
+    def work(self, state: str = "open", **contract: Any) -> WorkHandle:
+        """A WorkItem in any state of its lifecycle, in a new Mission: ``mwnode.work("blocked")``."""
+        return self.mission().work(state, **contract)
+
+    def mission_payload(self, mission_id: str, group_id: str, coordinator: Participant) -> dict[str, Any]:
+        """The payload of an ordinary ``mission.create``."""
+        return {
             "missionId": mission_id,
             "groupId": group_id,
-            "coordinatorAgentId": self.coordinator.id,
+            "coordinatorAgentId": coordinator.id,
             "title": "Release",
             "objective": "Build, check and publish the archive",
             "definitionOfDone": [
@@ -174,13 +184,6 @@ class Harness:
             "permissions": [{"resource": RESOURCE, "operations": ["read", "write.branch"]}],
             "coordinatorLeaseSeconds": 3600,
         }
-        self.owner.send("mission.create", {**ordinary, **payload}, group_id=payload.get("groupId", group_id))
-        named = {**ordinary, **payload}
-        return MissionHandle(self, named["missionId"], named["groupId"]).to(state)
-
-    def work(self, state: str = "open", **contract: Any) -> WorkHandle:
-        """A WorkItem in any state of its lifecycle, in a new Mission: ``mwnode.work("blocked")``."""
-        return self.mission().work(state, **contract)
 
     def contract(self, **members: Any) -> dict[str, Any]:
         """An ordinary Work Contract; ``members`` by wire name replace parts of it."""

@@ -25,10 +25,22 @@ if TYPE_CHECKING:
 
 
 class MissionHandle:
-    """One Mission, with the Commands that its people send in the ordinary case."""
+    """One Mission, with the Commands that its people send in the ordinary case.
 
-    def __init__(self, harness: Harness, mission_id: str, group_id: str) -> None:
+    ``owner`` and ``coordinator`` are the Harness's, but for a child Mission.
+    """
+
+    def __init__(
+        self,
+        harness: Harness,
+        mission_id: str,
+        group_id: str,
+        owner: Participant | None = None,
+        coordinator: Participant | None = None,
+    ) -> None:
         self.harness = harness
+        self.owner = owner or harness.owner
+        self.coordinator = coordinator or harness.coordinator
         self.mission_id = mission_id
         self.group_id = group_id
 
@@ -58,7 +70,7 @@ class MissionHandle:
 
     def add(self, who: Participant, role: str = "worker", **payload: Any) -> dict[str, Any]:
         """The Coordinator makes somebody an active Member; the receipt Event."""
-        return self.harness.coordinator.send(
+        return self.coordinator.send(
             "membership.change",
             {"principal": msgspec.to_builtins(who.principal), "role": role, **payload},
             group_id=self.group_id,
@@ -67,7 +79,7 @@ class MissionHandle:
     def authorize(self, **contract: Any) -> WorkHandle:
         """The Coordinator authorizes a WorkItem; ``contract`` replaces members of the harness's default contract."""
         work_item_id = self.harness.new_id()
-        self.harness.coordinator.send(
+        self.coordinator.send(
             "work.authorize",
             {"workItemId": work_item_id, "contract": self.harness.contract(**contract)},
             group_id=self.group_id,
@@ -77,6 +89,20 @@ class MissionHandle:
     def work(self, state: str = "open", **contract: Any) -> WorkHandle:
         """A WorkItem in any state of its lifecycle: ``mission.work("submitted")``. ValueError for an unknown state."""
         return self.authorize(**contract).to(state)
+
+    def promote(self, work_item_id: str, coordinator: Participant, **payload: Any) -> MissionHandle:
+        """The Coordinator makes a child Mission of a WorkItem; it is the child's owner, and ``coordinator`` runs it."""
+        mission_id, group_id = self.harness.new_id(), self.harness.new_id()
+        ordinary = self.harness.mission_payload(mission_id, group_id, coordinator)
+        child = {
+            **ordinary,
+            "parentWorkItemId": work_item_id,
+            "budget": {"wallClockSecondsLimit": 600},
+            "approvalPolicy": {"finalHumanApproval": False, "highRiskExecutionApproval": True},
+            "deadline": self.harness.clock.now().plus(86_400).text(),
+        }
+        self.coordinator.send("mission.create_child", {**child, **payload}, group_id=self.group_id)
+        return MissionHandle(self.harness, mission_id, group_id, self.coordinator, coordinator)
 
     def work_items(self) -> list[WorkItemRow]:
         """Every WorkItem of the Mission."""
@@ -97,7 +123,7 @@ class MissionHandle:
             if not self.work_items():
                 self.work("verified")
             artifact_hashes = self._verified()
-        return self.harness.coordinator.send(
+        return self.coordinator.send(
             "mission.submit_for_approval",
             {"artifactHashes": list(artifact_hashes), "missionRevision": self.revision},
             group_id=self.group_id,
@@ -108,33 +134,33 @@ class MissionHandle:
         row = self.row
         document = {
             "approvalId": self.harness.new_id(),
-            "kind": "mission_final",
+            "kind": "mission_final" if row.mission.parent is msgspec.UNSET else "child_mission",
             "decision": decision,
             "missionId": self.mission_id,
             "groupId": self.group_id,
             "missionRevision": row.submitted_revision if row.submitted_revision is not None else self.revision,
             "artifactHashes": list(row.submitted_artifacts),
             "acceptancePolicyVersion": "1.0.0",
-            "approver": msgspec.to_builtins(self.harness.owner.principal),
+            "approver": msgspec.to_builtins(self.owner.principal),
             "comments": "",
             "conditions": [],
             "occurredAt": self.harness.clock.now().text(),
         }
-        return self.harness.owner.sign(**{**document, **members})
+        if row.mission.parent is not msgspec.UNSET:
+            document["workItemId"] = row.mission.parent.work_item_id
+        return self.owner.sign(**{**document, **members})
 
     def approve(self) -> dict[str, Any]:
         """The owner approves exactly what was submitted."""
-        return self.harness.owner.send("mission.approve", {"approval": self.approval()}, group_id=self.group_id)[0]
+        return self.owner.send("mission.approve", {"approval": self.approval()}, group_id=self.group_id)[0]
 
     def cancel(self, **payload: Any) -> dict[str, Any]:
         """The owner calls the Mission off."""
-        return self.harness.owner.send(
-            "mission.cancel", {"reason": "No longer needed", **payload}, group_id=self.group_id
-        )[0]
+        return self.owner.send("mission.cancel", {"reason": "No longer needed", **payload}, group_id=self.group_id)[0]
 
     def terminate(self, **payload: Any) -> dict[str, Any]:
         """The Coordinator gives the Mission up."""
-        return self.harness.coordinator.send(
+        return self.coordinator.send(
             "mission.terminate", {"reason": "It cannot be done", **payload}, group_id=self.group_id
         )[0]
 
@@ -145,7 +171,7 @@ class MissionHandle:
 
     def request_changes(self, feedback: str = "Please correct this") -> dict[str, Any]:
         """The owner sends the submission back."""
-        return self.harness.owner.send(
+        return self.owner.send(
             "mission.request_changes",
             {"approval": self.approval("changes_requested"), "feedback": feedback},
             group_id=self.group_id,

@@ -63,7 +63,7 @@ class WorkHandle:
             "reliabilityEvidence": [],
             "policyRulesApplied": ["capability match"],
         }
-        return self.harness.coordinator.send(
+        return self.mission.coordinator.send(
             "work.offer",
             {
                 "workItemId": self.work_item_id,
@@ -155,7 +155,7 @@ class WorkHandle:
 
     def review(self) -> dict[str, Any]:
         """The Coordinator accepts the result."""
-        coordinator = self.harness.coordinator
+        coordinator = self.mission.coordinator
         evidence = [self.evidence(coordinator, "reviewer_assessment")]
         return coordinator.send(
             "work.accept_result",
@@ -188,7 +188,7 @@ class WorkHandle:
 
     def fail(self, **payload: Any) -> dict[str, Any]:
         """The Coordinator gives the WorkItem up, with a signed failure report."""
-        report = self.evidence(self.harness.coordinator, "failure_report", "failed")
+        report = self.evidence(self.mission.coordinator, "failure_report", "failed")
         return self._coordinator("work.fail", {"reason": "It cannot be done", "evidence": [report], **payload})
 
     def cancel(self, **payload: Any) -> dict[str, Any]:
@@ -207,6 +207,10 @@ class WorkHandle:
             f"{EXT}.core.resource_usage_record", {**self.held, "usageDelta": usage}, group_id=self.mission.group_id
         )[0]
 
+    def promote(self, coordinator: Participant, **payload: Any) -> MissionHandle:
+        """The Coordinator makes a child Mission of the WorkItem, and owns it; ``coordinator`` runs it."""
+        return self.mission.promote(self.work_item_id, coordinator, **payload)
+
     def to(self, state: str) -> WorkHandle:
         """Go on to a state of the lifecycle by the ordinary Commands; itself. ValueError when no way leads there."""
         take_steps(self, self.state, state, WORK_STEPS)
@@ -224,7 +228,7 @@ class WorkHandle:
         return content_hash
 
     def _coordinator(self, kind: str, payload: Mapping[str, Any]) -> dict[str, Any]:
-        return self.harness.coordinator.send(
+        return self.mission.coordinator.send(
             kind, {"workItemId": self.work_item_id, **payload}, group_id=self.mission.group_id
         )[0]
 

@@ -52,3 +52,13 @@ def test_a_state_that_cannot_be_reached_is_told_with_those_that_can(mwnode: Harn
     with pytest.raises(ValueError, match="no way leads there from verified; from verified one gets to: nowhere"):
         work.to("open")
     assert way("open", "open", WORK_STEPS) == []
+
+
+def test_a_work_item_becomes_a_child_mission_that_its_coordinator_owns(mwnode: Harness) -> None:
+    work = mwnode.work()
+    lead = mwnode.agent("lead")
+    child = work.promote(lead)
+    assert (work.state, child.state) == ("blocked", "active")
+    child.to("approved")
+    assert work.state == "verified"
+    assert work.mission.to("approved").state == "approved"
