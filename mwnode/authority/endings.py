@@ -48,6 +48,9 @@ def cancel(case: Case) -> None:
     admit_mission(row.mission.state, case.command.kind)
     case.expect_revision(row.mission.revision)
     fact = cancel_mission(case, row, payload.reason, None)
+    parent = _waiting_parent(case, row)
+    if parent is not None:
+        _keep_blocked(case, row, *parent, f"child Mission {row.mission.mission_id} cancelled: {payload.reason}", fact)
     _note_end(case, "mission cancelled", row, payload.reason, fact)
 
 
@@ -164,44 +167,59 @@ def terminate_mission(
     for item in _unfinished(case, mission.group_id):
         end_item(case, item, "failed", reason[:REASON_MAX], _after(fact), evidence)
     _cancel_children(case, row, f"parent Mission {mission.mission_id} terminated", _after(fact))
-    _tell_parent(case, row, reason, evidence, _after(fact))
+    _tell_parent(case, row, reason, evidence, fact)
     return fact
 
 
-def _tell_parent(case: Case, row: MissionRow, reason: str, evidence: tuple[Evidence, ...], cause: Cause) -> None:
+def _tell_parent(case: Case, row: MissionRow, reason: str, evidence: tuple[Evidence, ...], fact: EventFact) -> None:
     """What a child's failure does to its parent, by the failure policy declared when it was made (R-14-17, R-14-20)."""
-    link = row.mission.parent
-    if link is UNSET:
-        return
-    parent, item = case.view.get(MISSIONS, link.mission_id), case.view.get(WORK_ITEMS, link.work_item_id)
-    if parent is None or item is None or parent.mission.state not in MISSION_LIVE:
-        return
-    if item.item.state != "blocked" or item.child_mission_id != row.mission.mission_id:
+    waiting = _waiting_parent(case, row)
+    if waiting is None:
         return
     text = f"child Mission {row.mission.mission_id} failed: {reason}"[:REASON_MAX]
     if row.failure_policy in (None, "block_parent_work_item"):
-        case.emit(
-            "work.blocked",
-            WorkBlocked(
-                revision=item.item.revision + 1,
-                state="blocked",
-                mission_revision=parent.mission.revision + 1,
-                work_item_id=link.work_item_id,
-                reason=text,
-                required_resolution="unblock, replace or cancel the WorkItem",
-                child_mission_id=row.mission.mission_id,
-            ),
-            group_id=item.item.group_id,
-            work_item_id=link.work_item_id,
-            conversation_id=item.item.conversation_id,
-            cause=cause,
-        )
+        _keep_blocked(case, row, *waiting, text, fact)
         return
-    failed = end_item(case, item, "failed", text, cause, evidence)
+    parent, item = waiting
+    failed = end_item(case, item, "failed", text, _after(fact), evidence)
     if row.failure_policy == "fail_parent_mission":
-        standing = case.view.get(MISSIONS, link.mission_id)
+        standing = case.view.get(MISSIONS, parent.mission.mission_id)
         assert standing is not None
         terminate_mission(case, standing, text, evidence, _after(failed))
+
+
+def _waiting_parent(case: Case, row: MissionRow) -> tuple[MissionRow, WorkItemRow] | None:
+    """The parent Mission and WorkItem of a child that just ended, where that very item still waits for it."""
+    link = row.mission.parent
+    if link is UNSET:
+        return None
+    parent, item = case.view.get(MISSIONS, link.mission_id), case.view.get(WORK_ITEMS, link.work_item_id)
+    if parent is None or item is None or parent.mission.state not in MISSION_LIVE:
+        return None
+    waits = item.item.state == "blocked" and item.child_mission_id == row.mission.mission_id
+    return (parent, item) if waits else None
+
+
+def _keep_blocked(
+    case: Case, row: MissionRow, parent: MissionRow, item: WorkItemRow, text: str, fact: EventFact
+) -> None:
+    """Tell the parent Group that nobody works on the item any more; it stays blocked (R-10.2-35, decision A33)."""
+    case.emit(
+        "work.blocked",
+        WorkBlocked(
+            revision=item.item.revision + 1,
+            state="blocked",
+            mission_revision=parent.mission.revision + 1,
+            work_item_id=item.item.work_item_id,
+            reason=text[:REASON_MAX],
+            required_resolution="unblock, replace or cancel the WorkItem",
+            child_mission_id=row.mission.mission_id,
+        ),
+        group_id=item.item.group_id,
+        work_item_id=item.item.work_item_id,
+        conversation_id=item.item.conversation_id,
+        cause=_after(fact),
+    )
 
 
 def _misfit(message: str, member: str, rule: str) -> NoReturn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,8 +15,8 @@ from mwnode.enrolment import Capability, draft_card
 from mwnode.genesis import binding_of, service_command, valid_from
 from mwnode.home import make_key
 from mwnode.node import Node
-from mwnode.protocol.commands import CORE, EXT
-from mwnode.protocol.documents import Actor
+from mwnode.protocol.commands import CORE, EXT, Binding
+from mwnode.protocol.documents import Actor, PrincipalType
 from mwnode.protocol.identifiers import uuid7_urn
 from mwnode.testing.clock import ManualClock, SeededEntropy
 from mwnode.testing.faults import Faults
@@ -36,17 +36,26 @@ class Harness:
     """A node with its clock and its people. The fixture ``mwnode`` yields one.
 
     The same ``seed`` gives the same identifiers and keys. ``clock`` is a ManualClock unless another is given;
-    ``durable`` adds the fsync of a real node.
+    ``durable`` adds the fsync of a real node. Without ``threads`` the node does everything in the thread that waits for
+    it: each run takes the same steps, and nothing can be served or sent from several threads.
     """
 
     def __init__(
-        self, home: Path, *, seed: int = 0, workers: int = 2, durable: bool = False, clock: ManualClock | None = None
+        self,
+        home: Path,
+        *,
+        seed: int = 0,
+        workers: int = 2,
+        durable: bool = False,
+        clock: ManualClock | None = None,
+        threads: bool = True,
     ) -> None:
         self.home = home
         self.clock = clock or ManualClock()
         self.entropy = SeededEntropy(seed)
         self.faults = Faults(self)
         self._durable = durable
+        self._on_work = None if threads else _nobody_waits
         if clock is None and not durable and not home.exists():
             self._begin_with(_template(seed, workers))
         else:
@@ -68,7 +77,9 @@ class Harness:
         self.organization, self.owner, self.coordinator, *self.workers = people
 
     def _open(self) -> Node:
-        return Node.open(self.home, clock=self.clock, entropy=self.entropy, durable=self._durable)
+        return Node.open(
+            self.home, clock=self.clock, entropy=self.entropy, durable=self._durable, on_work=self._on_work
+        )
 
     def close(self) -> None:
         self.node.close()
@@ -108,16 +119,36 @@ class Harness:
 
     def agent(self, name: str, capabilities: Sequence[Capability] = (Capability(),), slots: int = 4) -> Participant:
         """Register an Agent and connect it."""
-        home = self.node.home
-        principal = Actor(type="agent", id=f"urn:mwnode:agent:{name}")
-        key = make_key(name, principal, home.organization_id, self.entropy)
-        root = self.organization.key
-        since = valid_from(self.clock.now(), self.node.policy.freshness_window)
-        binding = binding_of(key, since)
+        participant = self.stranger(name)
+        self.register(participant, capabilities=capabilities, slots=slots)
+        participant.connect()
+        return participant
+
+    def human(self, name: str) -> Participant:
+        """Register another human."""
+        participant = self.stranger(name, "human")
+        self.bind(participant)
+        return participant
+
+    def stranger(self, name: str, kind: PrincipalType = "agent") -> Participant:
+        """Somebody with a key of whom the node has never heard."""
+        principal = Actor(type=kind, id=f"urn:mwnode:{kind}:{name}")
+        return Participant(self, name, make_key(name, principal, self.node.organization_id, self.entropy))
+
+    def register(
+        self,
+        *keys: Participant,
+        capabilities: Sequence[Capability] = (Capability(),),
+        slots: int = 4,
+        version: int = 1,
+    ) -> None:
+        """Register a version of an Agent's Card. Participants of one Agent with several keys give several keys."""
+        who, root = keys[0], self.organization.key
+        bindings = [self._binding(each) for each in keys]
         card = draft_card(
-            agent_id=principal.id,
-            organization_id=home.organization_id,
-            display_name=name,
+            agent_id=who.id,
+            organization_id=self.node.organization_id,
+            display_name=who.name,
             owner=root.principal,
             capabilities=capabilities,
             public_keys=[
@@ -127,27 +158,29 @@ class Harness:
                     "publicKey": binding.public_key,
                     "validFrom": binding.valid_from,
                 }
+                for binding in bindings
             ],
             slots=slots,
             endpoint="wss://localhost/ws",
             evidence_id=self.new_id(),
+            version=version,
         )
         card["issuedAt"] = self.clock.now().text()
         signed = sign_mapping(card, root, card["issuedAt"])
-        kind = f"{EXT}.registry.agent_card_register"
-        self.send(service_command(root, kind, {"card": signed}, self.clock, self.entropy))
-        participant = Participant(self, name, key)
-        participant.connect()
-        return participant
+        self.serve(f"{EXT}.registry.agent_card_register", {"card": signed})
 
-    def human(self, name: str) -> Participant:
-        """Register another human."""
-        principal = Actor(type="human", id=f"urn:mwnode:human:{name}")
-        key = make_key(name, principal, self.node.organization_id, self.entropy)
+    def bind(self, who: Participant) -> None:
+        """Bind somebody's key in the Registry, and nothing more: an Agent also needs a Card."""
+        self.serve(f"{CORE}.key_bind", {"binding": msgspec.to_builtins(self._binding(who))})
+
+    def serve(self, kind: str, payload: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Send a Command of the Organization about itself; its Events."""
+        return self.send(service_command(self.organization.key, kind, payload, self.clock, self.entropy))
+
+    def _binding(self, who: Participant) -> Binding:
+        known = self.node.registry.resolve(who.key.key_id)
         since = valid_from(self.clock.now(), self.node.policy.freshness_window)
-        payload = {"binding": msgspec.to_builtins(binding_of(key, since))}
-        self.send(service_command(self.organization.key, f"{CORE}.key_bind", payload, self.clock, self.entropy))
-        return Participant(self, name, key)
+        return binding_of(who.key, known.document.valid_from if known is not None else since)
 
     def mission(self, state: str = "active", **payload: Any) -> MissionHandle:
         """A Mission of the owner in any state of its lifecycle: ``mwnode.mission("awaiting_approval")``.
@@ -232,6 +265,10 @@ class Harness:
             row = view.get(AGENTS, agent.id)
         assert row is not None
         return row.session_epoch
+
+
+def _nobody_waits() -> None:
+    """Told that there is work: whoever asks for its result does it."""
 
 
 @lru_cache(maxsize=8)

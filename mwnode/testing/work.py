@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mwnode.authority.gate import EPOCH, EXPIRY, OPERATION
 from mwnode.authority.state import WORK_ITEMS, WorkItemRow
 from mwnode.protocol.commands import EXT
 from mwnode.protocol.identifiers import artifact_uri
@@ -15,6 +16,16 @@ from mwnode.testing.states import WORK_STEPS, take_steps
 
 if TYPE_CHECKING:
     from mwnode.testing.mission import MissionHandle
+
+NO_USAGE = {
+    "financialMicrounits": 0,
+    "modelTokens": 0,
+    "toolCalls": 0,
+    "computeSeconds": 0,
+    "wallClockSeconds": 0,
+    "externalActions": 0,
+}
+"""The usage of nothing; usage on the wire names all six."""
 
 
 class WorkHandle:
@@ -79,6 +90,34 @@ class WorkHandle:
         return self._by(worker).send(
             "work.accept_offer", {"workItemId": self.work_item_id, **payload}, group_id=self.mission.group_id
         )[0]
+
+    def approve_execution(
+        self,
+        human: Participant | None = None,
+        operations: Sequence[str] = ("read",),
+        seconds: int = 3600,
+        **payload: Any,
+    ) -> dict[str, Any]:
+        """A human (the MissionOwner) approves the execution by the present owner, for so many seconds."""
+        who = human or self.harness.owner
+        epoch, end = self.row.ownership_epoch, self.harness.clock.now().plus(seconds).text()
+        approval = who.sign(
+            approvalId=self.harness.new_id(),
+            kind="work_execution",
+            decision="approved",
+            missionId=self.mission.mission_id,
+            groupId=self.mission.group_id,
+            missionRevision=self.mission.revision,
+            workItemId=self.work_item_id,
+            artifactHashes=[],
+            acceptancePolicyVersion="1.0.0",
+            approver=msgspec.to_builtins(who.principal),
+            comments="",
+            conditions=[*(OPERATION + each for each in operations), f"{EPOCH}{epoch}", EXPIRY + end],
+            occurredAt=self.harness.clock.now().text(),
+        )
+        payload = {"approval": approval, "ownershipEpoch": epoch, "operations": list(operations), "expiresAt": end}
+        return who.send("approval.grant_execution", payload, group_id=self.mission.group_id)[0]
 
     def start(self, worker: Participant | None = None, **payload: Any) -> dict[str, Any]:
         """The owner starts under a new Execution Lease."""
@@ -195,17 +234,28 @@ class WorkHandle:
         """The Coordinator calls the WorkItem off."""
         return self._coordinator("work.cancel", {"reason": "No longer needed", **payload})
 
+    def report(self, phase: str, worker: Participant | None = None, **progress: Any) -> dict[str, Any]:
+        """The owner reports progress with a renewal; ``progress`` replaces members of an ordinary report."""
+        ordinary = {
+            "currentPhase": phase,
+            "completedMilestones": [],
+            "nextCheckpoint": "the next phase",
+            "blockers": [],
+            "updatedCompletionEstimate": self.harness.clock.now().plus(600).text(),
+            "evidenceIds": [],
+        }
+        return self.renew(worker, progress={**ordinary, **progress})
+
     def renew(self, worker: Participant | None = None, **payload: Any) -> dict[str, Any]:
-        """The owner renews its Execution Lease, and may report progress."""
+        """The owner renews its Execution Lease, which must end later by that: let time pass first."""
         return self._by(worker).send(
             f"{EXT}.core.work_execution_lease_renew", {**self.held, **payload}, group_id=self.mission.group_id
         )[0]
 
     def use(self, worker: Participant | None = None, **usage: int) -> dict[str, Any]:
         """The owner books usage, by wire name: ``work.use(toolCalls=3)``."""
-        return self._by(worker).send(
-            f"{EXT}.core.resource_usage_record", {**self.held, "usageDelta": usage}, group_id=self.mission.group_id
-        )[0]
+        payload = {**self.held, "usageDelta": {**NO_USAGE, **usage}}
+        return self._by(worker).send(f"{EXT}.core.resource_usage_record", payload, group_id=self.mission.group_id)[0]
 
     def promote(self, coordinator: Participant, **payload: Any) -> MissionHandle:
         """The Coordinator makes a child Mission of the WorkItem, and owns it; ``coordinator`` runs it."""

@@ -62,3 +62,15 @@ def test_a_work_item_becomes_a_child_mission_that_its_coordinator_owns(mwnode: H
     child.to("approved")
     assert work.state == "verified"
     assert work.mission.to("approved").state == "approved"
+
+
+def test_what_happens_on_the_way_is_one_line_too(mwnode: Harness) -> None:
+    work = mwnode.work("active")
+    mwnode.advance(60)
+    work.renew()
+    mwnode.advance(60)
+    assert work.report("half-way")["payload"]["progress"]["currentPhase"] == "half-way"
+    assert work.use(toolCalls=3)["payload"]["cumulativeUsage"]["toolCalls"] == 3
+    risky = work.mission.work("queued", executionApproval="human_required", sideEffectRisk="high_risk")
+    risky.approve_execution()
+    assert risky.to("active").state == "active"
