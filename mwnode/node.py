@@ -94,7 +94,7 @@ class Node:
         )
         self._artifacts = Artifacts(store, self._committer, home.limits)
         self._snapshots = Snapshots(store, self._committer, authority_key, clock, entropy)
-        self._upkeep = Upkeep(store, self._committer, lambda: self._policy, clock)
+        self._upkeep = Upkeep(store, self._artifacts, self._committer, lambda: self._policy, clock)
         self._listeners.append(self._upkeep.note)
         self._stop = threading.Event()
         self._keeper: threading.Thread | None = None

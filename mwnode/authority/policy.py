@@ -49,6 +49,8 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Empty = any registered human."""
     trim_archived_after: SecondsOrZero | None = None
     audit_retention: SecondsOrZero | None = None
+    upload_retention: SecondsOrZero = 2_592_000
+    """How long bytes stay that were uploaded and that nothing names; 0 = for good."""
     root_approval_of_children: bool = False
     version: str = "1.0.0"
     """Version of these limits; a change of any other member makes a new one."""

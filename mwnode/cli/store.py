@@ -12,11 +12,15 @@ from mwnode.cli.exits import REFUSED
 from mwnode.cli.output import emit, facts
 from mwnode.cli.progress import progress
 from mwnode.cli.target import Target, at_home
+from mwnode.home import Home
 from mwnode.store import carry
 from mwnode.store.apart import verify_apart
+from mwnode.store.artifacts import Artifacts, DirectWriter
+from mwnode.store.collecting import Collected, Collector
 from mwnode.store.environment import LmdbStore
 from mwnode.store.proving import cores
 from mwnode.store.trim import Trimmed, check_trimmable, find_group, trim_group
+from mwnode.system import SystemClock
 
 
 @click.command()
@@ -81,12 +85,13 @@ def backup(target: Target, file: Path, compact: bool) -> None:
 def compact(target: Target, groups: tuple[str, ...]) -> None:
     """Rewrite HOME's file without its free pages; refused while a node serves it.
 
-    Trimmed Events are gone from this file: export the Group or make a backup first. Whoever asks for them is answered
-    CURSOR_TOO_OLD with the snapshot's hash. GROUP may be an unmistakable part of the Group's or Mission's identifier.
+    Uploads that nothing names go too, when they are older than [policy] upload_retention. Trimmed Events are gone from
+    this file: export the Group or make a backup first. Whoever asks for them is answered CURSOR_TOO_OLD with the
+    snapshot's hash. GROUP may be an unmistakable part of the Group's or Mission's identifier.
     """
-    trimmed = _trim(target.home.store_path, groups) if groups else []
+    trimmed, collected = _tidy(target.home, groups)
     before, after = carry.compact(target.home.store_path)
-    document: dict[str, Any] = {"bytesBefore": before, "bytesAfter": after}
+    document: dict[str, Any] = {"bytesBefore": before, "bytesAfter": after, "uploadsRemoved": collected.artifacts}
     if groups:
         document["trimmed"] = [
             {
@@ -102,14 +107,19 @@ def compact(target: Target, groups: tuple[str, ...]) -> None:
     emit(target.as_json, document, [*lines, *facts(shown)])
 
 
-def _trim(path: Path, named: tuple[str, ...]) -> list[Trimmed]:
-    """Trim Groups of a store that nobody has open; nothing when one of them cannot be."""
-    store = LmdbStore.open(path, create=False)
+def _tidy(home: Home, named: tuple[str, ...]) -> tuple[list[Trimmed], Collected]:
+    """Trim Groups of a store that nobody has open, all or none of them, then let old uploads go."""
+    store = LmdbStore.open(home.store_path, create=False)
     try:
         with store.read() as view:
             group_ids = [find_group(view, name) for name in named]
             for group_id in group_ids:
                 check_trimmable(view, group_id)
-        return [trim_group(store.write, group_id) for group_id in dict.fromkeys(group_ids)]
+        trimmed = [trim_group(store.write, group_id) for group_id in dict.fromkeys(group_ids)]
+        retention, clock = home.policy.upload_retention, SystemClock()
+        if not retention:
+            return trimmed, Collected()
+        artifacts = Artifacts(store, DirectWriter(store, clock), home.limits)
+        return trimmed, Collector(store, artifacts, store.write).collect(clock.now().plus(-retention))
     finally:
         store.close()

@@ -17,6 +17,7 @@ from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.identifiers import artifact_uri
 from mwnode.protocol.instants import Instant
+from mwnode.store.artifacts import uploaders_name
 from mwnode.store.port import ReadTransaction, WriteTransaction
 
 PIECE_BYTES = 1024 * 1024
@@ -64,7 +65,7 @@ class ArtifactPages:
 
     async def _remember_uploader(self, content_hash: str, principal: Actor) -> None:
         """Until it is published, an Artifact is read by whoever put it there (decision B16)."""
-        name, who = _uploaders_name(content_hash), principal_key(principal)
+        name, who = uploaders_name(content_hash), principal_key(principal)
 
         def note(txn: WriteTransaction) -> None:
             known = _uploaders(txn, content_hash)
@@ -168,12 +169,8 @@ def _shows_document(view: ReadTransaction, principal: Actor, document: bytes, no
     return isinstance(sight, Sight) and (sight.whole or not is_body)
 
 
-def _uploaders_name(content_hash: str) -> str:
-    return f"uploaders {content_hash}"
-
-
 def _uploaders(view: ReadTransaction, content_hash: str) -> list[str]:
-    value = view.meta(_uploaders_name(content_hash))
+    value = view.meta(uploaders_name(content_hash))
     return [] if value is None else msgspec.json.decode(value, type=list[str])
 
 

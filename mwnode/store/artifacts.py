@@ -2,16 +2,17 @@
 
 A chunk is kept under its BLAKE3 hash with a count of the places that name it. An upload counts its chunks from the
 first one on; what is left of an upload that ended half-way is released when it is aborted, or when the store is opened
-next. Nothing published is ever changed or deleted (R-13.1-01).
+next. Nothing that is published or named is ever changed or deleted (R-13.1-01; ``collecting``).
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
 from blake3 import blake3
@@ -83,7 +84,7 @@ class Manifest(Struct, frozen=True):
     chunks: tuple[tuple[bytes, int], ...]
 
 
-def encode_manifest(size: int, microseconds: int, chunks: list[tuple[bytes, int]]) -> bytes:
+def encode_manifest(size: int, microseconds: int, chunks: Sequence[tuple[bytes, int]]) -> bytes:
     """The record of an Artifact."""
     head = ARTIFACT_HEAD.pack(RECORD, size, microseconds, len(chunks))
     return checked(head + b"".join([CHUNK_ENTRY.pack(*chunk) for chunk in chunks]))
@@ -192,6 +193,9 @@ class Artifacts:
         self._limits = limits
         self._lock = threading.Lock()
         self._uploads = 0
+        self._reading: Counter[str] = Counter()
+        """How many read an Artifact now, by its hash."""
+        self._withheld: set[str] = set()
         # Uploads that a dead process left half-way.
         with store.read() as view:
             left = view.pages.count("uploads")
@@ -223,7 +227,13 @@ class Artifacts:
         return self._pieces(content_hash, manifest, max(start, 0), manifest.size if stop is None else stop)
 
     def _pieces(self, content_hash: str, manifest: Manifest, start: int, stop: int) -> Iterator[bytes]:
-        stop = min(stop, manifest.size)
+        with self._read_by_one_more(content_hash):
+            # Collected since it was asked for, or here for as long as this goes on.
+            if self.info(content_hash) is None:
+                raise KeyError(content_hash)
+            yield from self._checked_pieces(content_hash, manifest, start, min(stop, manifest.size))
+
+    def _checked_pieces(self, content_hash: str, manifest: Manifest, start: int, stop: int) -> Iterator[bytes]:
         whole = hashlib.sha256() if start == 0 and stop == manifest.size else None
         place = 0
         for key, size in manifest.chunks:
@@ -249,19 +259,31 @@ class Artifacts:
                 for content_hash, manifest in manifests(view)
             ]
 
-    def collect(self, stored_before: Instant, keep: Callable[[str], bool] = lambda content_hash: False) -> int:
-        """Delete Artifacts that were put before then and that nothing published names; how many went."""
-        with self._store.read() as view:
-            idle = [
-                content_hash
-                for content_hash, manifest in manifests(view)
-                if manifest.stored_at < stored_before and view.get(CONTENTS, content_hash) is None
-            ]
-        gone = 0
-        for content_hash in idle:
-            if not keep(content_hash):
-                gone += self.writer.call(lambda txn, named=content_hash: drop_idle(txn, named)).result()  # type: ignore[misc]  # mypy does not type the default
-        return gone
+    @contextmanager
+    def withheld(self, content_hash: str) -> Iterator[bool]:
+        """Let nobody begin to read the Artifact meanwhile; false when somebody is reading it."""
+        with self._lock:
+            free = self._reading[content_hash] == 0
+            if free:
+                self._withheld.add(content_hash)
+        try:
+            yield free
+        finally:
+            with self._lock:
+                self._withheld.discard(content_hash)
+
+    @contextmanager
+    def _read_by_one_more(self, content_hash: str) -> Iterator[None]:
+        with self._lock:
+            if content_hash in self._withheld:
+                raise KeyError(content_hash)
+            self._reading[content_hash] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._reading[content_hash] -= 1
+                self._reading += Counter()
 
 
 # --- inside a transaction ---------------------------------------------------------------------------------------------
@@ -311,6 +333,11 @@ def settle(
     standing = manifest_of(txn, content_hash)
     if standing is not None:
         release_upload(txn, upload)
+        if txn.get(CONTENTS, content_hash) is None:
+            # Whoever puts it again may be about to name it: its grace begins anew.
+            renewed = encode_manifest(standing.size, now.whole_microseconds(), standing.chunks)
+            txn.pages.put("artifacts", digest, renewed)
+            return ArtifactInfo(content_hash, standing.size, now)
         return ArtifactInfo(content_hash, standing.size, standing.stored_at)
     txn.pages.put("artifacts", digest, encode_manifest(size, now.whole_microseconds(), chunks))
     for key, _ in _upload_rows(txn, upload):
@@ -346,12 +373,14 @@ def _release_chunk(txn: LmdbWriting, key: bytes) -> None:
         txn.pages.delete("chunks", key)
 
 
-def drop_idle(txn: LmdbWriting, content_hash: str) -> int:
-    """Delete an Artifact unless something published names it by now; 1 when it went."""
-    manifest = manifest_of(txn, content_hash)
-    if manifest is None or txn.get(CONTENTS, content_hash) is not None:
-        return 0
+def drop_artifact(txn: LmdbWriting, content_hash: str, manifest: Manifest) -> None:
+    """Delete an Artifact, the chunks that only it names, and the note of who put it."""
     for key, _ in manifest.chunks:
         _release_chunk(txn, key)
     txn.pages.delete("artifacts", hash_bytes(content_hash) or b"")
-    return 1
+    txn.drop_meta(uploaders_name(content_hash))
+
+
+def uploaders_name(content_hash: str) -> str:
+    """Where in ``meta`` it is noted who put an Artifact."""
+    return f"uploaders {content_hash}"

@@ -332,7 +332,8 @@ def _contents(view: LmdbReading) -> Iterator[Observation]:
             "uploads",
             "notice",
             f"{len(idle)} uploads ({_size(sum(idle))}) are named by no published Artifact",
-            "publish them; inputs of WorkItems stay like this",
+            "nothing: what no Event, Command or document names either goes by itself after [policy] upload_retention, "
+            "and on `mwnode compact`",
         )
     if trims := trimmed_groups(view):
         events = sum(trim.through for trim in trims.values())

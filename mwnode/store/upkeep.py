@@ -1,4 +1,4 @@
-"""What policy lets go by time: Events of archived Groups, and protected diagnostics (R-7.4-04).
+"""What policy lets go by time: Events of archived Groups, protected diagnostics (R-7.4-04), uploads that nothing names.
 
 ``run`` does what is due and returns; a node calls it every now and then. Each step is a transaction of its own, so that
 Commands are answered in between.
@@ -16,6 +16,8 @@ from mwnode.authority.policy import Policy
 from mwnode.authority.state import GROUPS
 from mwnode.protocol.instants import Instant, parse
 from mwnode.protocol.ports import Clock
+from mwnode.store.artifacts import Artifacts
+from mwnode.store.collecting import Collector
 from mwnode.store.environment import LmdbStore, LmdbWriting
 from mwnode.store.errors import StoreError
 from mwnode.store.outcome import CommittedEvent
@@ -24,6 +26,11 @@ from mwnode.store.trim import trim_group
 T = TypeVar("T")
 
 AUDITS_PER_STEP: Final = 1000
+COLLECT_FIRST_SECONDS: Final = 600
+"""How long after its start a node first looks for uploads that nothing names: it reads the whole log when there are
+any that are old."""
+COLLECT_SECONDS: Final = 3600
+"""How often it looks again."""
 _ARCHIVED: Final = "group.archived"
 _log = logging.getLogger("mwnode.store")
 
@@ -37,12 +44,16 @@ class Calls(Protocol):
 class Upkeep:
     """The upkeep of one live store. ``note`` and ``run`` may be called from different threads."""
 
-    def __init__(self, store: LmdbStore, writer: Calls, policy: Callable[[], Policy], clock: Clock) -> None:
+    def __init__(
+        self, store: LmdbStore, artifacts: Artifacts, writer: Calls, policy: Callable[[], Policy], clock: Clock
+    ) -> None:
         self._writer = writer
         self._policy = policy
         self._clock = clock
         self._store = store
         self._lock = Lock()
+        self._collector = Collector(store, artifacts, self._write)
+        self._collect_at = clock.now().plus(COLLECT_FIRST_SECONDS)
         self._archived: list[tuple[Instant, str]] = []
         """Archived Groups that still have Events to trim, and since when."""
         if policy().trim_archived_after is not None:
@@ -53,7 +64,9 @@ class Upkeep:
     def needed(self) -> bool:
         """Whether policy lets anything go at all."""
         policy = self._policy()
-        return policy.trim_archived_after is not None or policy.audit_retention is not None
+        return (
+            policy.trim_archived_after is not None or policy.audit_retention is not None or policy.upload_retention > 0
+        )
 
     def note(self, events: Sequence[CommittedEvent]) -> None:
         """Learn which Groups were archived; a listener of the node."""
@@ -69,6 +82,19 @@ class Upkeep:
                 self._trim(now.plus(-policy.trim_archived_after))
             if policy.audit_retention is not None:
                 self._forget_audits(now.plus(-policy.audit_retention))
+
+            if policy.upload_retention and now >= self._collect_at:
+                self._collect_at = now.plus(COLLECT_SECONDS)
+                self._collect(now.plus(-policy.upload_retention))
+
+    def _collect(self, stored_before: Instant) -> None:
+        try:
+            gone = self._collector.collect(stored_before)
+        except StoreError as error:
+            _log.error("uploads that nothing names could not be removed: %s", error)
+            return
+        if gone.artifacts:
+            _log.info("%s uploads (%s bytes) were removed: nothing came to name them", gone.artifacts, gone.bytes)
 
     def _trim(self, archived_until: Instant) -> None:
         due = [entry for entry in self._archived if entry[0] <= archived_until]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
+from mwnode.node import Node
 from mwnode.testing import Harness
 from tests.cli.support import ServedHome, cli
 
@@ -128,3 +130,18 @@ def test_an_interrupted_verification_is_taken_up_by_its_state_alone(home: Path, 
     assert done.status == 1
     assert "name another file" in done.err
     assert state.read_text() == "something else\n"
+
+
+def test_compact_lets_old_uploads_go_that_nothing_names(home: Path, tmp_path: Path) -> None:
+    node = Node.open(home)
+    writer = node.artifacts.begin_put()
+    writer.write(b"named by nobody\n")
+    writer.finish()
+    node.close()
+    assert cli("compact", "--home", home, "--json").json["uploadsRemoved"] == 0, "not before its grace is over"
+    settings = home / "mwnode.toml"
+    settings.write_text(settings.read_text().replace("[policy]\n", "[policy]\nupload_retention = 1\n"))
+    time.sleep(1.5)
+    assert cli("compact", "--home", home, "--json").json["uploadsRemoved"] == 1
+    report = cli("verify", "--home", home, "--json").json
+    assert (report["ok"], report["artifacts"]) == (True, 1), "the published one stays"

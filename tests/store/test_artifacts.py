@@ -17,6 +17,7 @@ from mwnode.protocol.errors import InvalidCommand, ProtocolViolation
 from mwnode.protocol.limits import Limits
 from mwnode.store.artifacts import Artifacts, DirectWriter
 from mwnode.store.chunking import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Chunker
+from mwnode.store.collecting import Collector
 from mwnode.store.environment import LmdbStore
 from mwnode.store.errors import StoreCorrupt
 from mwnode.testing import ManualClock
@@ -273,11 +274,13 @@ def test_old_artifacts_that_nobody_published_are_collected(
     put(artifacts, data)
     clock.advance(3600)
     young = put(artifacts, data + b"more")
-    assert artifacts.collect(clock.now()) == 1
+    collecting = Collector(store, artifacts, store.write)
+    gone = collecting.collect(clock.now())
+    assert (gone.artifacts, gone.bytes) == (1, 3 * MIB)
     assert [info.content_hash for info in artifacts.list()] == [young]
     assert b"".join(artifacts.read(young)) == data + b"more", "shared chunks stay"
-    assert artifacts.collect(clock.now().plus(1), keep=lambda content_hash: content_hash == young) == 0
-    assert artifacts.collect(clock.now().plus(1)) == 1
+    assert collecting.collect(clock.now()).artifacts == 0
+    assert collecting.collect(clock.now().plus(1)).artifacts == 1
     assert left_over(store) == NOTHING
 
 
