@@ -23,13 +23,25 @@ def line(document: Any) -> None:
     click.echo(msgspec.json.encode(document).decode())
 
 
+LINES = "lastLines"
+"""The detail of an event that holds somebody else's lines."""
+
+
 def log_line(as_json: bool, event: str, details: Mapping[str, Any]) -> None:
     """Tell what a lasting process does, on stderr: one line an event, JSON with --json."""
     if as_json:
         text = msgspec.json.encode({"event": event, **details}).decode()
     else:
-        text = f"{event}  {'  '.join(f'{name}={value}' for name, value in details.items())}".rstrip()
+        told = {name: value for name, value in details.items() if name != LINES}
+        text = f"{event}  {'  '.join(f'{name}={value}' for name, value in told.items())}".rstrip()
+        # Somebody else's words stand below, each line marked: they are not ours.
+        text = "\n".join((text, *(f"    | {plain_line(one)}" for one in details.get(LINES, ()))))
     click.echo(text, err=True)
+
+
+def plain_line(text: str) -> str:
+    """A line that somebody else wrote, without whatever would move the cursor or colour the terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:

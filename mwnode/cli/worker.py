@@ -36,8 +36,16 @@ from mwnode.worker.runner import WorkerError, WorkerOptions, run_worker
     metavar="DIR",
     help="Where the slots are; default: a temporary directory.",
 )
+@click.option("--keep-failed", is_flag=True, help="Keep the directories of failed runs, and say where.")
 @at_node
-def worker(target: Target, command: str, slots: int | None, offline_grace: float, directory: Path | None) -> None:
+def worker(
+    target: Target,
+    command: str,
+    slots: int | None,
+    offline_grace: float,
+    directory: Path | None,
+    keep_failed: bool,
+) -> None:
     """Take WorkItems as the Agent of --key, and have CMD do them, each in a directory of its own.
 
     CMD reads the contract from the file named by $MWNODE_WORK_ITEM and its inputs under inputs/, leaves deliverables in
@@ -58,6 +66,7 @@ def worker(target: Target, command: str, slots: int | None, offline_grace: float
         slots=slots,
         offline_grace=offline_grace,
         directory=directory,
+        keep_failed=keep_failed,
         log=log,
     )
     try:

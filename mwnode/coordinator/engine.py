@@ -25,6 +25,7 @@ from mwnode.coordinator.placing import ASKED_AGAIN, Placing
 from mwnode.coordinator.plan import Plan
 from mwnode.coordinator.review import Checked
 from mwnode.coordinator.reviewing import Reviewing
+from mwnode.protocol.capabilities import covers
 from mwnode.protocol.commands import (
     CORE,
     CoordinatorReconcile,
@@ -45,6 +46,8 @@ from mwnode.protocol.instants import parse
 
 RETRY_SECONDS = 1.0
 STUCK_SECONDS = 30.0
+OWNERS_SECONDS = 10.0
+"""How often Agent Cards are looked at while work waits with its owner."""
 _REPLACED = frozenset({ErrorCode.AUTH_STALE_COORDINATOR, ErrorCode.MEMBERSHIP_REQUIRED, ErrorCode.GROUP_NOT_FOUND})
 _OPEN = frozenset({"open", "offered", "queued", "active", "blocked", "submitted", "failed"})
 
@@ -324,6 +327,8 @@ class MissionEngine:
             case "blocked":
                 self._unblock(instance, view)
                 self.placing.place(instance, instances, view)
+            case "queued" if self._outgrown(view):
+                self._take_back(view, "the Agent Card of its owner has no more what was pinned")
             case _:
                 self.placing.place(instance, instances, view)
 
@@ -336,10 +341,10 @@ class MissionEngine:
                 load.update(other.placing.record(now).load)
         return load
 
-    def look_up(self) -> None:
-        """Read Registry and Presence again, every few seconds while somebody is wanted."""
+    def look_up(self, seconds: float = 2.0) -> None:
+        """Read Registry and Presence again, unless that was so few seconds ago."""
         now = self.clock.monotonic()
-        if now - self._looked_at >= 2.0:
+        if now - self._looked_at >= seconds:
             self._looked_at = now
             self.emit(LookUp())
 
@@ -350,7 +355,7 @@ class MissionEngine:
         if view.blocked_lease is None or view.blocked_lease.state != "active" or not self.free(key):
             return
         if self.board.retry(view.work_item_id).sequence > blocked_at:
-            self._take_back(view)
+            self._take_back(view, "its MissionOwner wants it tried again")
             return
         resolution = None
         if self.board.amended_at > blocked_at and "budget" in (view.block_reason or ""):
@@ -376,14 +381,24 @@ class MissionEngine:
             )
             self.say(f"blocked {view.work_item_id} {blocked_at}", why)
 
-    def _take_back(self, view: WorkView) -> None:
-        """Blocked work that its owner wants done anew ends as failed, and is offered again from its checkpoint on."""
+    def _outgrown(self, view: WorkView) -> bool:
+        """Whether a WorkItem that waits belongs to an Agent whose new Card has no more what was pinned: it is to be
+        accepted anew before it runs on, and nobody waits for the old lease to end (R-6.1-08)."""
+        owner = view.item.owner
+        if owner is UNSET:
+            return False
+        self.look_up(OWNERS_SECONDS)
+        card = next((one.card for one in self.people if one.card.agent_id == owner.agent_id), None)
+        changed = card is not None and card.card_version > owner.agent_card_version
+        return changed and card is not None and not covers(card.capabilities, owner.capability_pins)
+
+    def _take_back(self, view: WorkView, reason: str) -> None:
+        """Work that has to be accepted anew ends as failed, and is offered again from its checkpoint on."""
         key = f"take back {view.work_item_id}"
         if not self.free(key):
             return
         criteria = [one.criterion_id for one in view.item.contract.acceptance_criteria]
         details: JsonObject = {"failure": ASKED_AGAIN, "permanent": False}
-        reason = "its MissionOwner wants it tried again"
         report = self.papers.evidence(view, "failure_report", criteria, "failed", reason, details)
         payload = WorkFail(work_item_id=view.work_item_id, reason=f"{ASKED_AGAIN}: {reason}", evidence=(report,))
         self.send(key, "work.fail", payload, view=view)

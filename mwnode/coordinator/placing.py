@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from mwnode.client.fold import WorkView
-from mwnode.coordinator.candidates import Ranked, Record, rank, record_of
+from mwnode.coordinator.candidates import Candidate, Ranked, Record, rank, record_of
 from mwnode.coordinator.graph import Instance, replace_contract
 from mwnode.protocol.assessments import request_in
 from mwnode.protocol.commands import MembershipChange, WorkOffer
@@ -28,13 +28,15 @@ ABSENT_SECONDS = 10.0
 """So long a present candidate is waited for before an absent one is offered the work."""
 DECLINED_SECONDS = 30.0
 """After a decline for a passing reason the same Agent is asked again so many seconds later."""
+LASTING_SECONDS = 900.0
+"""After any other decline it is asked again so late, unless its Agent Card changes first."""
 PASSING_DECLINES = frozenset({"capacity", "deadline", "budget", "dependency"})
 _LATER = ("inputs", "rework", "clarifications", "deliverables")
 """Constraints that may change after a WorkItem was authorized."""
 REWORK_FAILURES = frozenset({"REWORK", "EVIDENCE_MISSING", "RESULT_REFUSED"})
 ATTEMPTS_MAX = 1000
 ASKED_AGAIN = "ASKED_AGAIN"
-"""Name of the failure by which blocked work is taken back because its owner wants it done anew."""
+"""Name of the failure by which work is taken back that has to be accepted anew."""
 
 
 class Placing:
@@ -44,6 +46,8 @@ class Placing:
         self.engine = engine
         self._first_seen: dict[str, float] = {}
         self._record: tuple[int, float, Record] = (-1, 0.0, Record())
+        self._declined: dict[str, tuple[float, Instant]] = {}
+        """When each decline was first seen, in monotonic seconds and by the clock."""
         self._barred: dict[tuple[str, str], float] = {}
         """WorkItem and Agent that the authority refused to put together, until a monotonic time in seconds."""
 
@@ -166,13 +170,24 @@ class Placing:
         excluded = [
             agent for (item, agent), until in self._barred.items() if item == view.work_item_id and monotonic < until
         ]
+        people = {one.card.agent_id: one for one in self.engine.people}
         for agent_id, offer in _newest(view).items():
-            if offer.status != "declined":
-                continue
-            passing = offer.decline_reason in PASSING_DECLINES
-            if not passing or monotonic < self._since(f"declined {offer.offer_id}") + DECLINED_SECONDS:
+            if offer.status == "declined" and self._still_declined(offer, people.get(agent_id)):
                 excluded.append(agent_id)
         return excluded
+
+    def _still_declined(self, offer: Offer, candidate: Candidate | None) -> bool:
+        """Whether a decline still stands. No answer is for ever: a new Agent Card may say otherwise, room comes back,
+        and after a while the Agent is asked again whatever it was."""
+        clock = self.engine.clock
+        monotonic, seen_at = self._declined.setdefault(offer.offer_id, (clock.monotonic(), clock.now()))
+        if candidate is not None and candidate.card.card_version != offer.agent_card_version:
+            return False
+        presence = None if candidate is None else candidate.presence
+        if offer.decline_reason == "capacity" and presence is not None and presence.capacity.available_slots > 0:
+            return parse(presence.last_heartbeat) <= seen_at
+        waited = clock.monotonic() - monotonic
+        return waited < (DECLINED_SECONDS if offer.decline_reason in PASSING_DECLINES else LASTING_SECONDS)
 
     def _present_first(self, view: WorkView, ranked: list[Ranked], now: Instant) -> list[Ranked]:
         """Present candidates; absent ones only after somebody was waited for in vain."""

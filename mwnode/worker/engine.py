@@ -226,10 +226,14 @@ class WorkerEngine:
         owner = view.item.owner
         return owner is UNSET or covers(self.capabilities, owner.capability_pins)
 
-    def upgraded(self, capabilities: tuple[CapabilityRef, ...]) -> None:
+    def upgraded(self, capabilities: tuple[CapabilityRef, ...], slots: int | None = None) -> None:
         """The Agent has a new Card. What it no longer fits comes to a checkpoint and is let go, to be offered and
         accepted anew before it runs on (R-6.1-08); everything else continues in place (R-6.1-07)."""
         self.capabilities = capabilities
+        if slots is not None:
+            scheduling = msgspec.structs.replace(self.settings.scheduling, slots=slots)
+            self.settings = msgspec.structs.replace(self.settings, scheduling=scheduling)
+            self.scheduler.settings = scheduling
         for job in list(self.jobs.values()):
             why = Stopped("the Agent Card no longer has what was pinned", resume_within=1)
             if self.fits(self.view(job)):
@@ -363,7 +367,7 @@ class WorkerEngine:
     def finish(self, job: Job, step: str) -> None:
         """The run's last Command was accepted: the slot is free, and the view decides what becomes of the item."""
         self.note(_FINISHED[step], workItemId=job.work_item_id, attempt=job.attempt)
-        self._forget(job, keep=False)
+        self._forget(job, keep=self.settings.keep_failed and step == "fail")
 
     def free_slot(self, job: Job) -> None:
         """The job gives its slot back, if it has one."""

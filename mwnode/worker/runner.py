@@ -37,6 +37,8 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     """What relative paths in the command are relative to; the present one unless given."""
     limits: ExecutorLimits = ExecutorLimits()
     settings: WorkerSettings = WorkerSettings()
+    keep_failed: bool = False
+    """Keep the directories of failed runs, and say where."""
     patient: bool = True
     """Keep trying when the node cannot be reached at first."""
     log: Log = lambda event, details: None
@@ -64,7 +66,9 @@ async def run_worker(options: WorkerOptions, stop: asyncio.Event | None = None) 
         if client is None:
             return
         async with client:
-            settings = msgspec.structs.replace(options.settings, offline_grace_seconds=options.offline_grace)
+            settings = msgspec.structs.replace(
+                options.settings, offline_grace_seconds=options.offline_grace, keep_failed=options.keep_failed
+            )
             worker = Worker(
                 client,
                 executor=executor,

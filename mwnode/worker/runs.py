@@ -21,6 +21,8 @@ from mwnode.worker.keys import idempotency_key
 if TYPE_CHECKING:
     from mwnode.worker.engine import WorkerEngine
 
+LAST_LINES, LINE_CHARACTERS = 10, 300
+
 
 class Runs:
     """What happens between the start and the end of an executor."""
@@ -178,7 +180,9 @@ class Runs:
         job.alive, job.exit_note = False, ended.tail
         job.meter.read("wall_clock_seconds", ended.wall_seconds)
         job.meter.read("compute_seconds", ended.compute_seconds)
-        self.engine.note("executor_ended", workItemId=job.work_item_id, status=ended.status, error=ended.error)
+        failed = ended.status != 0 and job.stopping is None
+        told = {"lastLines": _last_lines(ended.tail)} if failed else {}
+        self.engine.note("executor_ended", workItemId=job.work_item_id, status=ended.status, error=ended.error, **told)
         if ended.error is not None:
             self.engine.steps.close(job, Failed("EXECUTOR_FAILED", ended.error, permanent=False))
         elif isinstance(job.stopping, Blocked | Failed):
@@ -191,7 +195,9 @@ class Runs:
             self._retry(job, view)
         else:
             what = f"signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
-            self.engine.steps.close(job, Failed("EXECUTOR_FAILED", f"the executor ended with {what}", permanent=False))
+            said = "".join(f": {one}" for one in _last_lines(ended.tail)[-1:])
+            reason = f"the executor ended with {what}{said}"
+            self.engine.steps.close(job, Failed("EXECUTOR_FAILED", reason, permanent=False))
 
     def _collect(self, job: Job, view: WorkView, run_id: str) -> None:
         """Have the outputs uploaded; those of a review with the assessment that the executor gave (R-13.2-04)."""
@@ -243,3 +249,9 @@ class Runs:
     def forget(self, run_id: str) -> None:
         """The run is no business of this Worker any more."""
         self._by_run.pop(run_id, None)
+
+
+def _last_lines(tail: str) -> list[str]:
+    """The last lines that an executor said, each of them cut: enough for a log, and bounded whatever it wrote."""
+    lines = [line.rstrip()[:LINE_CHARACTERS] for line in tail.splitlines() if line.strip()]
+    return lines[-LAST_LINES:]

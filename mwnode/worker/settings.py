@@ -33,5 +33,7 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     """Usage is recorded at least so often while an executor runs."""
     retry_seconds: float = 0.5
     """Pause before a Command is tried again that failed for a passing reason."""
+    keep_failed: bool = False
+    """Whether the directory of a run that failed is kept aside, for somebody to look at."""
     run_seconds: float = 60.0
     """Expected run time of a WorkItem of which nothing else is known."""

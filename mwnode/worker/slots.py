@@ -187,14 +187,8 @@ class Slot:
         return path
 
     def tail(self, size: int = 2000) -> str:
-        """The end of what the executor wrote to standard error, at most ``size`` characters."""
-        try:
-            with open(self.stderr_file, "rb") as file:
-                file.seek(0, os.SEEK_END)
-                file.seek(max(0, file.tell() - 4 * size))
-                return file.read().decode("utf-8", "replace")[-size:].strip()
-        except OSError:
-            return ""
+        """The end of what the executor wrote to standard error, else to standard output: ``size`` characters."""
+        return _tail(self.stderr_file, size) or _tail(self.stdout_file, size)
 
     def discard(self) -> None:
         """Remove the directory and everything in it."""
@@ -209,3 +203,13 @@ class Slot:
         if self.path.exists():
             shutil.move(self.path, target)
         return target
+
+
+def _tail(path: Path, size: int) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 4 * size))
+            return file.read().decode("utf-8", "replace")[-size:].strip()
+    except OSError:
+        return ""

@@ -109,7 +109,7 @@ class Worker:
         own = self._directory
         # Absolute, because executors run in directories of their own.
         root = own.absolute() if own is not None else Path(tempfile.mkdtemp(prefix="mwnode-worker-"))
-        slots = min(self._slots or self._card.max_concurrency, self._card.max_concurrency)
+        slots = self._slots_of(self._card)
         scheduling = msgspec.structs.replace(self._settings.scheduling, slots=slots)
         settings = msgspec.structs.replace(self._settings, scheduling=scheduling)
         papers = Papers(self.key, self._clock, self._entropy, mwnode.__version__)
@@ -132,7 +132,7 @@ class Worker:
             await self._tasks.end()
             self._keep()
             self._memory.close()
-            if own is None:
+            if own is None and not self._kept_aside():
                 shutil.rmtree(root, ignore_errors=True)
         if self._tasks.failure is not None:
             raise self._tasks.failure
@@ -153,6 +153,10 @@ class Worker:
                     break
             await self._tasks.rest(TICK_SECONDS)
         self._hands.kill_all()
+
+    def _kept_aside(self) -> bool:
+        """Whether somebody wanted to look at failed runs, and there are some."""
+        return self._settings.keep_failed and self._hands.stale.exists()
 
     def _link(self) -> None:
         """Tell the engine when the link went, came back, or is another session than it knew."""
@@ -211,6 +215,10 @@ class Worker:
         except msgspec.ValidationError as error:
             raise WorkerError(f"the node's Agent Card of {self.key.principal.id} cannot be read: {error}") from None
 
+    def _slots_of(self, card: AgentCard) -> int:
+        """What was asked for, and never more than the Agent Card says (R-11.1-13)."""
+        return min(self._slots or card.max_concurrency, card.max_concurrency)
+
     async def _look_for_groups(self) -> None:
         """Join every Group that lists this Agent; notices make it quick, this makes it sure (decision A1)."""
         while True:
@@ -231,7 +239,7 @@ class Worker:
         card = await self._agent_card()
         if self._card is not None and card.card_version != self._card.card_version:
             self._note("upgraded", {"from": self._card.card_version, "to": card.card_version})
-            self.engine.upgraded(_capabilities(card))
+            self.engine.upgraded(_capabilities(card), self._slots_of(card))
         self._card = card
 
     def _join(self, group_id: str, mission_id: str | None, scopes: tuple[str, ...]) -> None:

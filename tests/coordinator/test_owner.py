@@ -12,6 +12,7 @@ from mwnode.worker.effects import Assignment
 from tests.coordinator.desk import SINGLE, CoordinatorDesk, coordinate, make_plan
 from tests.coordinator.test_engine import work_together
 from tests.worker.desk import Run, desk
+from tests.worker.test_engine import register
 
 HUMAN = SINGLE.replace(
     'description = "all pass", check = "exit 0" }',
@@ -130,3 +131,72 @@ def test_what_a_human_finds_wrong_is_done_again(mwnode: Harness) -> None:
     assert len(worker.launched) == 2
     assert coordinator.state("lint") == "submitted"
     assert "failed" in str(coordinator.of_kind("work.fail")[-1].reason)
+
+
+# --- Agents change their minds, and their Cards -----------------------------------------------------------------------
+
+
+def decline(coordinator: CoordinatorDesk, reason: str) -> None:
+    work_item_id = coordinator.item("lint").item.work_item_id
+    payload = {"workItemId": work_item_id, "reason": reason}
+    coordinator.harness.workers[0].send("ext.mwnode.core.offer_decline", payload, group_id=coordinator.mission.group_id)
+    coordinator.step()
+
+
+def offered(coordinator: CoordinatorDesk) -> int:
+    return len(coordinator.of_kind("work.offer"))
+
+
+def alone(mwnode: Harness) -> CoordinatorDesk:
+    """One candidate, who was offered the work."""
+    coordinator = coordinate(mwnode, plan=make_plan(SINGLE))
+    coordinator.absent |= {mwnode.workers[1].id, mwnode.coordinator.id}
+    coordinator.step()
+    assert offered(coordinator) == 1
+    return coordinator
+
+
+def later(coordinator: CoordinatorDesk, seconds: int) -> None:
+    for _ in range(seconds // 5):
+        coordinator.harness.advance(5)
+        coordinator.step()
+
+
+@pytest.mark.req("R-10.3-09")
+def test_room_that_came_back_is_offered_at_once(mwnode: Harness) -> None:
+    coordinator = alone(mwnode)
+    decline(coordinator, "capacity")
+    assert offered(coordinator) == 1
+    later(coordinator, 10)
+    assert offered(coordinator) == 2
+
+
+@pytest.mark.req("R-10.3-09")
+def test_a_lasting_decline_holds_until_the_card_changes(mwnode: Harness) -> None:
+    coordinator = alone(mwnode)
+    decline(coordinator, "authorization")
+    later(coordinator, 60)
+    asked = [payload.candidate_agent_ids[0] for payload in coordinator.of_kind("work.offer")]
+    assert mwnode.workers[0].id not in asked[1:]
+    register(mwnode, "1.1.0")
+    later(coordinator, 130)
+    asked = [payload.candidate_agent_ids[0] for payload in coordinator.of_kind("work.offer")]
+    assert mwnode.workers[0].id in asked[1:]
+
+
+@pytest.mark.req("R-6.1-08")
+def test_what_an_upgraded_agent_no_longer_fits_is_offered_without_waiting_for_its_lease(mwnode: Harness) -> None:
+    coordinator = alone(mwnode)
+    work_item_id = coordinator.item("lint").item.work_item_id
+    worker = mwnode.workers[0]
+    worker.send("work.accept_offer", {"workItemId": work_item_id}, group_id=coordinator.mission.group_id)
+    later(coordinator, 15)
+    assert coordinator.state("lint") == "queued"
+    register(mwnode, "1.1.0")
+    later(coordinator, 15)
+    assert coordinator.state("lint") == "queued", "the new Card satisfies what was pinned"
+    register(mwnode, "2.0.0")
+    coordinator.absent.discard(mwnode.workers[1].id)
+    later(coordinator, 20)
+    assert coordinator.state("lint") == "offered"
+    assert coordinator.of_kind("work.offer")[-1].candidate_agent_ids == (mwnode.workers[1].id,)

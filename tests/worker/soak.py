@@ -30,9 +30,7 @@ from mwnode.home import load_key
 from mwnode.narrative import work_item_of
 
 SEED = 20_301_231
-AT_ONCE = 6
-"""Most disturbances between two looks at the logs."""
-SETTLE_SECONDS = 45.0
+SETTLE_SECONDS = 20.0
 """The next disturbance comes when enough is done, or after so long without any progress."""
 EXECUTOR = """\
 cd "$1"
@@ -41,11 +39,15 @@ cd "$1"
   echo "$MWNODE_IDEMPOTENCY_KEY" >> runs
   grep -qx "$MWNODE_IDEMPOTENCY_KEY" effects || echo "$MWNODE_IDEMPOTENCY_KEY" >> effects
 ) 9>> lock
+while [ "$(wc -l < effects)" -gt "$(cat allowed)" ]; do sleep 0.5; done
 cd "$HOME"
 sleep 0.3
 echo "$MWNODE_IDEMPOTENCY_KEY" > outputs/result.txt
 """
-"""One external effect for each idempotency key, however often it is run."""
+"""One external effect for each idempotency key, however often it is run; ends once so much work is allowed to be done,
+so that the work does not outrun what disturbs it."""
+AHEAD = 40
+"""So many WorkItems may be done before their share of the disturbances came."""
 HEAD = """\
 [mission]
 objective = "A great deal of work"
@@ -152,6 +154,7 @@ class Field:
         self.outside.mkdir()
         for name in ("runs", "effects"):
             (self.outside / name).touch()
+        self.allow(AHEAD)
         (path / "executor.sh").write_text(EXECUTOR)
         self.listening = processes.serve(self.home)
         self.wire = Wire(int(self.listening.http.rpartition(":")[2]))
@@ -179,6 +182,12 @@ class Field:
         self.processes.kill("node")
         assert self.processes.serve(self.home).url == self.listening.url
 
+    def allow(self, works: int) -> None:
+        """Let so many WorkItems be done, counted over all."""
+        fresh = self.outside / "allowed.new"
+        fresh.write_text(str(works))
+        fresh.replace(self.outside / "allowed")
+
     def keys(self, name: str) -> list[str]:
         return (self.outside / name).read_text().split()
 
@@ -190,10 +199,6 @@ def _read(field: Field, logs: list[GroupLog]) -> int:
             while log.read(client, wait=0):
                 pass
     return sum(len(log.of_kind("work.result.accepted")) for log in logs)
-
-
-def _settled(changed: float, now: float) -> bool:
-    return now > changed + SETTLE_SECONDS
 
 
 def _disturb(field: Field, size: Size, chance: random.Random) -> list[Callable[[], None]]:
@@ -218,7 +223,6 @@ def soak(path: Path, size: Size, told: Callable[[str], None] = lambda text: None
         ]
         logs = [GroupLog(one["groupId"]) for one in created]
         total = size.missions * size.works
-        step = total / (disturbances + 1)
         done, seen, changed, spoke = 0, -1, time.monotonic(), 0.0
         while done < total or due or any(log.mission_state != "awaiting_approval" for log in logs):
             now = time.monotonic()
@@ -226,11 +230,11 @@ def soak(path: Path, size: Size, told: Callable[[str], None] = lambda text: None
             if now > spoke + 30:
                 spoke = now
                 told(f"{now - started:5.0f} s: {done} of {total} accepted, {len(due)} disturbances to come")
-            # Something must have come through since the last ones, or the machine alone would decide how hard this is.
-            behind = int(done / step) - (disturbances - len(due)) if done > seen else 0
-            for _ in range(min(len(due), max(1, min(behind, AT_ONCE))) if behind > 0 or _settled(changed, now) else 0):
+            # Something must have come through since the last one, or the machine alone would decide how hard this is.
+            if due and (done > seen or now > changed + SETTLE_SECONDS):
                 due.pop()()
                 changed, seen = time.monotonic(), done
+                field.allow(AHEAD + total * (disturbances - len(due)) // disturbances if due else 10 * total)
             time.sleep(chance.uniform(0.05, 0.4))
             count = _read(field, logs)
             done, changed = count, time.monotonic() if count > done else changed

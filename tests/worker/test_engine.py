@@ -207,7 +207,7 @@ def test_a_permanent_failure_is_reported_with_evidence(mwnode: Harness) -> None:
     worker = desk(mwnode, behave=lambda assignment: Run(status=3)).step()
     assert (work.state, len(worker.launched)) == ("failed", 1)
     failed = mission.events()[-1]["payload"]
-    assert failed["reason"] == "EXECUTOR_FAILED: the executor ended with exit status 3"
+    assert failed["reason"] == "EXECUTOR_FAILED: the executor ended with exit status 3: the end"
     assert failed["evidence"][0]["details"]["standardError"] == "the end"
 
 
@@ -803,7 +803,7 @@ def test_commands_on_a_work_item_state_its_revision(mwnode: Harness) -> None:
 # --- another Agent Card -----------------------------------------------------------------------------------------------
 
 
-def _register(mwnode: Harness, *versions: str) -> tuple[CapabilityRef, ...]:
+def register(mwnode: Harness, *versions: str) -> tuple[CapabilityRef, ...]:
     """The Organization registers a new Card of the first Worker with these versions of its capability."""
     card = _card(mwnode)
     capabilities = [
@@ -832,7 +832,7 @@ def test_after_an_incompatible_upgrade_work_runs_on_only_when_accepted_anew(mwno
     line = {"checkpoint": {"phase": "half", "completedMilestones": ["a"]}}
     worker = desk(mwnode, behave=lambda assignment: Run(status=None, lines=(line,))).step()
     assert (running.state, waiting.state) == ("active", "queued")
-    worker.engine.upgraded(_register(mwnode, "2.0.0"))
+    worker.engine.upgraded(register(mwnode, "2.0.0"))
     worker.step()
     assert worker.asked == [worker.launched[0].run_id]
     assert running.state == "queued"
@@ -859,12 +859,22 @@ def test_after_an_incompatible_upgrade_work_runs_on_only_when_accepted_anew(mwno
     assert worker.launched[1].checkpoint.phase == "half"
 
 
+def test_the_last_lines_of_a_failed_executor_are_shown_and_its_directory_kept_if_wanted(mwnode: Harness) -> None:
+    work = mwnode.mission().authorize(**CHECKED)
+    work.offer(mwnode.workers[0])
+    worker = desk(mwnode, behave=lambda assignment: Run(status=3), keep_failed=True).step()
+    assert work.state == "failed"
+    ended = next(one for one in worker.notes if one.event == "executor_ended")
+    assert ended.details["lastLines"] == ["the end"]
+    assert worker.kept == [worker.launched[0].run_id]
+
+
 @pytest.mark.req("R-6.1-07")
 def test_after_a_compatible_upgrade_work_goes_on_in_place(mwnode: Harness) -> None:
     work = mwnode.mission().authorize(**CHECKED)
     work.offer(mwnode.workers[0])
     worker = desk(mwnode, behave=never).step()
-    worker.engine.upgraded(_register(mwnode, "1.4.0", "3.0.0"))
+    worker.engine.upgraded(register(mwnode, "1.4.0", "3.0.0"))
     worker.pass_time(10)
     assert worker.asked == []
     worker.end(worker.launched[0].run_id, 0)
