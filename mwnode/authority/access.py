@@ -6,6 +6,9 @@ does not exist (R-19-15).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
+
 from msgspec import UNSET, Struct
 
 from mwnode.authority.state import (
@@ -22,7 +25,7 @@ from mwnode.authority.state import (
     membership_key,
 )
 from mwnode.authority.view import View
-from mwnode.protocol.documents import Actor, Conversation, Membership
+from mwnode.protocol.documents import Actor, ContextPackage, Conversation, Membership
 from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.instants import Instant, parse
 
@@ -109,7 +112,7 @@ def may_read(
 
 def may_fetch_cited(view: View, sight: Sight, event_id: str, conversation_id: str | None) -> bool:
     """Whether an Event before the reader's start may be fetched because a Context Package that it holds cites it
-    (R-8-16)."""
+    (R-8-16, decision B10). A restricted Conversation stays closed to those who are not in it."""
     membership = sight.membership
     if membership is None:
         return True
@@ -118,11 +121,22 @@ def may_fetch_cited(view: View, sight: Sight, event_id: str, conversation_id: st
         if row is not None and not in_conversation(sight, row.conversation):
             return False
     return any(
-        event_id in decision.source_event_ids
+        _holds(sight, context) and event_id in _cited(context.package)
         for context in view.in_group(CONTEXTS, sight.group_id)
-        if sight.principal in context.recipients
-        for decision in context.package.decisions
     )
+
+
+def _cited(package: ContextPackage) -> Iterable[str]:
+    """What a package cites: the Events that its decisions rest on, or where it draws none, those it was made from."""
+    if not package.decisions:
+        return package.source_event_range.event_ids
+    return chain.from_iterable(decision.source_event_ids for decision in package.decisions)
+
+
+def _holds(sight: Sight, context: ContextRow) -> bool:
+    """Whether a Context Package was handed to the reader, or to the whole Group by an Event that it sees."""
+    shown = context.published_at is not None and context.published_at >= sight.start
+    return shown or sight.principal in context.recipients
 
 
 def may_fetch_package(view: View, sight: Sight, context: ContextRow) -> bool:
@@ -130,7 +144,7 @@ def may_fetch_package(view: View, sight: Sight, context: ContextRow) -> bool:
     A4)."""
     if context.package.group_id != sight.group_id:
         return False
-    if sight.whole or sight.principal in context.recipients:
+    if sight.whole or _holds(sight, context):
         return True
     return context.package.source_event_range.from_sequence >= sight.start
 
@@ -193,7 +207,7 @@ def _sees_content(view: View, sight: Sight, row: ContentRow) -> bool:
     if any(
         content_hash in context.package.artifact_hashes
         for context in view.in_group(CONTEXTS, sight.group_id)
-        if sight.principal in context.recipients
+        if _holds(sight, context)
     ):
         return True
     return content_hash in _work_content(view, sight)

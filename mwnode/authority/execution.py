@@ -19,8 +19,8 @@ from mwnode.authority.items import (
     close_leases,
     emit,
     hold,
-    hold_execution,
     hold_ownership,
+    hold_running,
     is_satisfied,
     live_owner,
     work_item,
@@ -144,12 +144,11 @@ def _fold_started(view: Overlay, fact: EventFact) -> None:
 def renew_execution(case: Case) -> None:
     """Extend the Execution Lease under its ID, and the ownership lease with it (R-11.3-02, R-11.3-05)."""
     payload = case.payload(ExecutionLeaseRenew)
-    row = work_item(case, payload.work_item_id)
-    hold(case, row, payload.ownership_epoch)
-    lease = hold_execution(case, row, payload.execution_lease_id)
-    case.expect_revision(row.item.revision)
-    lease = leases.renew(case, lease, payload.lease_seconds, case.policy.execution_lease_max, payload.renewal_count)
-    assert row.ownership_lease is not None, "an owner has an ownership lease"
+    held = hold_running(case, payload)
+    row = held.row
+    lease = leases.renew(
+        case, held.execution_lease, payload.lease_seconds, case.policy.execution_lease_max, payload.renewal_count
+    )
     emit(
         case,
         row,
@@ -160,7 +159,7 @@ def renew_execution(case: Case) -> None:
             work_item_id=row.item.work_item_id,
             ownership_epoch=row.ownership_epoch,
             execution_lease=lease,
-            ownership_lease=_moved(case, row.ownership_lease, lease.expires_at),
+            ownership_lease=_moved(case, held.ownership_lease, lease.expires_at),
             progress=UNSET if payload.progress is None else payload.progress,
             schedule_estimate=UNSET if payload.schedule_estimate is None else payload.schedule_estimate,
         ),
@@ -216,12 +215,9 @@ def _fold_ownership_renewed(view: Overlay, fact: EventFact) -> None:
 def checkpoint(case: Case) -> None:
     """Give up execution, keep a bounded ownership and the progress (R-10.2-17, R-11.3-13)."""
     payload = case.payload(WorkCheckpoint)
-    row = work_item(case, payload.work_item_id)
-    hold(case, row, payload.ownership_epoch)
-    lease = hold_execution(case, row, payload.execution_lease_id)
-    case.expect_revision(row.item.revision)
+    held = hold_running(case, payload)
+    row = held.row
     offline.reconcile(case, row)
-    assert row.ownership_lease is not None, "an owner has an ownership lease"
     until = case.later(payload.resume_within_seconds, case.policy.ownership_lease_max)
     case.receipt_kind = "work.checkpointed"
     emit(
@@ -234,8 +230,8 @@ def checkpoint(case: Case) -> None:
             work_item_id=row.item.work_item_id,
             checkpoint=payload.checkpoint,
             progress=UNSET if payload.progress is None else payload.progress,
-            execution_lease=leases.closed(case, lease, "released", "checkpoint"),
-            ownership_lease=_requeued(case, row.ownership_lease, until),
+            execution_lease=leases.closed(case, held.execution_lease, "released", "checkpoint"),
+            ownership_lease=_requeued(case, held.ownership_lease, until),
         ),
     )
 
@@ -256,16 +252,13 @@ def block(case: Case) -> None:
     """Pause with a checkpoint until something named is resolved; ownership lasts as long as the blocked lease
     (R-10.2-19, R-11.3-14, R-11.4-03, R-11.4-05)."""
     payload = case.payload(WorkBlock)
-    row = work_item(case, payload.work_item_id)
-    owner = hold(case, row, payload.ownership_epoch)
-    lease = hold_execution(case, row, payload.execution_lease_id)
-    case.expect_revision(row.item.revision)
-    assert row.ownership_lease is not None, "an owner has an ownership lease"
+    held = hold_running(case, payload)
+    row = held.row
     blocked = leases.grant_work(
         case,
         "blocked",
         row.item,
-        agent_id=owner.agent_id,
+        agent_id=held.owner.agent_id,
         ownership_epoch=row.ownership_epoch,
         expires_at=case.later(payload.blocked_lease_seconds, case.policy.blocked_lease_max),
     )
@@ -280,9 +273,9 @@ def block(case: Case) -> None:
             reason=payload.reason,
             required_resolution=payload.required_resolution,
             checkpoint=payload.checkpoint,
-            execution_lease=leases.closed(case, lease, "released", "block"),
+            execution_lease=leases.closed(case, held.execution_lease, "released", "block"),
             blocked_lease=blocked,
-            ownership_lease=_moved(case, row.ownership_lease, blocked.expires_at),
+            ownership_lease=_moved(case, held.ownership_lease, blocked.expires_at),
         ),
     )
 

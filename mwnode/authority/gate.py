@@ -84,7 +84,11 @@ def check(case: Case, row: WorkItemRow) -> None:
 
 
 def grant(case: Case) -> None:
-    """Record a human's signed, time-bounded decision on one Ownership Epoch of one WorkItem (R-12-17, R-G-09)."""
+    """Record a human's signed, time-bounded decision on one Ownership Epoch of one WorkItem (R-12-17, R-G-09).
+
+    It ends at its ``expiresAt`` or with the Ownership Epoch. That time may lie after the end of the ownership lease,
+    which moves with every renewal: the signer cannot know it (decision A14).
+    """
     payload = case.payload(ApprovalGrantExecution)
     approval = payload.approval
     assert approval.work_item_id is not UNSET, "a work_execution Approval names its workItemId"

@@ -29,7 +29,7 @@ from mwnode.authority.table import (
     work_item_rule,
 )
 from mwnode.authority.view import View
-from mwnode.protocol.commands import Payload
+from mwnode.protocol.commands import ExecutionLeaseRenew, Payload, WorkBlock, WorkCheckpoint, WorkSubmit
 from mwnode.protocol.documents import (
     Actor,
     Cause,
@@ -137,6 +137,26 @@ def hold_ownership(case: Case, row: WorkItemRow) -> Lease:
             "R-19-27",
         )
     return lease
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A WorkItem whose owner executes it, as the kinds under an Execution Lease find it."""
+
+    row: WorkItemRow
+    owner: Owner
+    execution_lease: Lease
+    ownership_lease: Lease
+
+
+def hold_running(case: Case, payload: WorkCheckpoint | WorkBlock | WorkSubmit | ExecutionLeaseRenew) -> Held:
+    """What every kind under an Execution Lease needs first: the item, its owner, the lease that is cited, and the
+    revision, where one is stated (decision A6, R-11.3-08)."""
+    row = work_item(case, payload.work_item_id)
+    owner = hold(case, row, payload.ownership_epoch)
+    lease = hold_execution(case, row, payload.execution_lease_id)
+    case.expect_revision(row.item.revision)
+    assert row.ownership_lease is not None, "an owner has an ownership lease"
+    return Held(row, owner, lease, row.ownership_lease)
 
 
 def live_owner(case: Case, row: WorkItemRow) -> bool:
@@ -321,7 +341,6 @@ def _authorize_cleanup(case: Case, row: WorkItemRow) -> None:
             work_item=new,
             conversation=new_conversation(new, service),
             parent_work_item_id=UNSET if parent is None else parent,
-            delegation_depth=row.delegation_depth,
         ),
         group_id=row.item.group_id,
         work_item_id=new.work_item_id,

@@ -91,7 +91,10 @@ def ended(case: Case, membership: Membership) -> Membership:
 
 
 def change(case: Case) -> None:
-    """Grant or change one Membership, compare-and-set on its epoch (R-15.1-27, R-15.3-01)."""
+    """Grant or change one Membership, compare-and-set on its epoch (R-15.1-27, R-15.3-01).
+
+    Granting the same again is a change too: its epoch fences what was sent and issued under the one before.
+    """
     payload = case.payload(MembershipChange)
     mission_row = case.mission()
     mission = mission_row.mission

@@ -80,20 +80,21 @@ def takes_part(case: Case, conversation: Conversation, actor: Actor) -> bool:
 
 
 def _check_access(case: Case, conversation: Conversation) -> None:
+    """Who writes in a Conversation. What a provisional Member may not do is refused alike, whatever the kind: its
+    Membership is not one for that yet (R-19-16, decision A2)."""
     actor = case.command.actor
+    member = case.membership(actor)
+    if member is not None and member.membership.state == "provisional":
+        work_item_id = conversation.primary_work_item_id
+        row = case.view.get(WORK_ITEMS, work_item_id) if work_item_id is not UNSET else None
+        if conversation.type != "work_item" or row is None or not may_hold(case, row, actor):
+            refuse(
+                ErrorCode.MEMBERSHIP_REQUIRED,
+                "a provisional Member writes in the Conversation of the WorkItem that it is offered, and nowhere else",
+                "R-19-16",
+            )
     if not takes_part(case, conversation, actor):
         refuse(ErrorCode.AUTH_FORBIDDEN, "this Conversation is restricted to its members", "R-9-02")
-    member = case.membership(actor)
-    if member is None or member.membership.state != "provisional":
-        return
-    work_item_id = conversation.primary_work_item_id
-    row = case.view.get(WORK_ITEMS, work_item_id) if work_item_id is not UNSET else None
-    if conversation.type != "work_item" or row is None or not may_hold(case, row, actor):
-        refuse(
-            ErrorCode.AUTH_FORBIDDEN,
-            "a provisional Member writes in the Conversation of the WorkItem that it is offered, and nowhere else",
-            "R-8-13",
-        )
 
 
 def _check_open(conversation: Conversation) -> None:

@@ -125,16 +125,20 @@ def _check_free(case: Case, row: WorkItemRow) -> None:
 
 
 def _contract(row: WorkItemRow, given: WorkContract | None) -> WorkContract:
-    """The contract on offer; a revision has the next version, whatever changed in it (R-10.1-22)."""
+    """The contract on offer; a revision has the next version, whatever changed in it (R-10.1-22).
+
+    A refusal names the version that the sender seems to have revised and the one that stands; they always differ.
+    """
     current = row.item.contract
     if given is None or given == current:
         return current
     if given.contract_version != current.contract_version + 1:
         refuse(
             ErrorCode.REVISION_CONFLICT,
-            f"a revised contract has contractVersion {current.contract_version + 1}",
+            f"the contract is at version {current.contract_version}: a revision has contractVersion "
+            f"{current.contract_version + 1}, not {given.contract_version}",
             "R-10.1-22",
-            expected_revision=given.contract_version,
+            expected_revision=given.contract_version - 1,
             current_revision=current.contract_version,
         )
     return given
@@ -238,14 +242,7 @@ def accept(case: Case) -> None:
     row = work_item(case, payload.work_item_id)
     offer_id = _my_offer(case, row, payload.offer_id).offer_id
     contract = row.item.contract
-    if payload.contract_version is not None and payload.contract_version != contract.contract_version:
-        refuse(
-            ErrorCode.REVISION_CONFLICT,
-            f"the contract is at version {contract.contract_version}, not {payload.contract_version}",
-            "R-10.1-23",
-            expected_revision=payload.contract_version,
-            current_revision=contract.contract_version,
-        )
+    _check_contract_version(row, offer_id, payload.contract_version)
     case.expect_revision(row.item.revision)
     agent_id = case.command.actor.id
     agent = check_card(case, agent_id, contract)
@@ -312,6 +309,21 @@ def _my_offer(case: Case, row: WorkItemRow, offer_id: str | None) -> Offer:
         )
     admit_work_item(state, kind)
     return latest
+
+
+def _check_contract_version(row: WorkItemRow, offer_id: str, stated: int | None) -> None:
+    """What is accepted is the contract as it stands: the version stated, or else the one that was offered, must be its
+    own. Nobody accepts a revision without having named it (R-10.1-23, decision D55)."""
+    current = row.item.contract.contract_version
+    accepted = stated if stated is not None else dict(row.offered_versions).get(offer_id, current)
+    if accepted != current:
+        refuse(
+            ErrorCode.REVISION_CONFLICT,
+            f"the contract is at version {current}, not {accepted}; read it and state contractVersion {current}",
+            "R-10.1-23",
+            expected_revision=accepted,
+            current_revision=current,
+        )
 
 
 def _check_queue(case: Case, agent: AgentRow) -> None:

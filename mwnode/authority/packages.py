@@ -191,8 +191,12 @@ def _fold_published(view: Overlay, fact: EventFact) -> None:
     package = payload.context_package
     if view.get(CONTEXTS, package.context_package_id) is None:
         view.put(CONTEXTS, ContextRow(package, package_hash(package)))
-    recipients = () if payload.recipient is UNSET else (payload.recipient,)
-    note(view, fact, package.context_package_id, recipients)
+    if payload.recipient is not UNSET:
+        note(view, fact, package.context_package_id, (payload.recipient,))
+        return
+    row = view.get(CONTEXTS, package.context_package_id)
+    assert row is not None
+    view.put(CONTEXTS, structs.replace(row, published_at=fact.sequence))
 
 
 DECIDERS: dict[str, Callable[[Case], None]] = {f"{CORE}.context_package_publish": publish}

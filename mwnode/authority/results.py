@@ -16,6 +16,7 @@ from mwnode.authority.items import (
     end_item,
     hold,
     hold_execution,
+    hold_running,
     next_mission_revision,
     or_unset,
     work_item,
@@ -34,10 +35,8 @@ from mwnode.protocol.events import ResultAccepted, WorkFailed, WorkSubmitted
 def submit(case: Case) -> None:
     """Hand in Artifacts with Evidence for every acceptance criterion; execution ends (R-10.2-23, R-13.2-01)."""
     payload = case.payload(WorkSubmit)
-    row = work_item(case, payload.work_item_id)
-    hold(case, row, payload.ownership_epoch)
-    lease = hold_execution(case, row, payload.execution_lease_id)
-    case.expect_revision(row.item.revision)
+    held = hold_running(case, payload)
+    row = held.row
     hashes = _submitted(row, payload)
     rules.check_documents(case, row, payload.evidence, "R-13.2-01")
     rules.check_artifacts(payload.evidence, hashes)
@@ -61,7 +60,7 @@ def submit(case: Case) -> None:
                 submitted_at=case.now_text,
             ),
             evidence=payload.evidence,
-            execution_lease=leases.closed(case, lease, "released", "submission"),
+            execution_lease=leases.closed(case, held.execution_lease, "released", "submission"),
         ),
     )
 

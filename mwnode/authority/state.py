@@ -158,6 +158,8 @@ class WorkItemRow(Row):
     """Whether any execution ever began: cleanup is due only then."""
     state_since: str | None = None
     last_sequence: int = 0
+    offered_versions: tuple[tuple[str, int], ...] = ()
+    """Pending offers that are older than the contract's newest revision, each with the version that it was made for."""
 
 
 class ArtifactRow(Row):
@@ -239,6 +241,8 @@ class ContextRow(Row):
     package: ContextPackage
     package_hash: str
     recipients: tuple[Actor, ...] = ()
+    published_at: int | None = None
+    """Sequence of the Event that showed the package to the whole Group."""
 
 
 class AccountRow(Row):

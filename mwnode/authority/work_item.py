@@ -179,7 +179,6 @@ def authorize(case: Case) -> None:
             parent_work_item_id=UNSET if payload.parent_work_item_id is None else payload.parent_work_item_id,
             replaces_work_item_id=UNSET if payload.replaces_work_item_id is None else payload.replaces_work_item_id,
             delegation_grant_id=UNSET if payload.delegation_grant_id is None else payload.delegation_grant_id,
-            delegation_depth=depth,
             emergency_reason=UNSET if payload.emergency_reason is None else payload.emergency_reason,
         ),
         work_item_id=work_item_id,
@@ -257,11 +256,12 @@ def _fold_authorized(view: Overlay, fact: EventFact) -> None:
     assert isinstance(payload, WorkAuthorized)
     item = payload.work_item
     assert fact.sequence is not None
+    parent_item_id = _or_none(payload.parent_work_item_id)
     row = WorkItemRow(
         item,
-        parent_work_item_id=_or_none(payload.parent_work_item_id),
+        parent_work_item_id=parent_item_id,
         delegation_grant_id=_or_none(payload.delegation_grant_id),
-        delegation_depth=0 if payload.delegation_depth is UNSET else payload.delegation_depth,
+        delegation_depth=0 if parent_item_id is None else find(view, parent_item_id).delegation_depth + 1,
         proposal_id=_or_none(payload.proposal_id),
         replaces=_or_none(payload.replaces_work_item_id),
         state_since=fact.occurred_at,
@@ -333,8 +333,12 @@ def _fold_revised(view: Overlay, fact: EventFact) -> None:
     payload = fact.payload
     assert isinstance(payload, ContractRevised)
     row = find(view, payload.work_item_id)
+    known = dict(row.offered_versions)
+    before = row.item.contract.contract_version
+    pending = () if row.item.offers is UNSET else [offer for offer in row.item.offers if offer.status == "pending"]
+    versions = tuple((offer.offer_id, known.get(offer.offer_id, before)) for offer in pending)
     # A revised contract is another piece of work: its attempts are counted anew (decision D47).
-    fold(view, fact, row, item={"contract": payload.contract}, attempts=0)
+    fold(view, fact, row, item={"contract": payload.contract}, attempts=0, offered_versions=versions)
     budget.amend_account(view, payload.work_item_id, payload.contract.budget)
 
 

@@ -120,6 +120,8 @@ class Refusal(NamedTuple):
     rule: str
     message: str
     details: dict[str, Any] | None
+    expected_revision: int | None = None
+    current_revision: int | None = None
 
 
 class World:
@@ -371,7 +373,14 @@ class World:
         outcome = self.send(actor, kind, payload, **envelope)
         assert isinstance(outcome, Rejection), f"{kind} was accepted"
         assert heads == {group_id: len(log) for group_id, log in self.view.log.items()}
-        return Refusal(outcome.code, outcome.rule, outcome.message, outcome.details)
+        return Refusal(
+            outcome.code,
+            outcome.rule,
+            outcome.message,
+            outcome.details,
+            outcome.expected_revision,
+            outcome.current_revision,
+        )
 
     def code(self, actor: Actor, kind: str, payload: dict[str, Any], **envelope: Any) -> str:
         """The code of a refusal, or ``"accepted"``: what matrices compare. The outcome is folded."""

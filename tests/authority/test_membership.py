@@ -244,6 +244,22 @@ def test_a_provisional_end_is_cut_to_what_policy_allows(stage: Stage, ben: Actor
     assert stage.member(GROUP, ben).membership.provisional_expires_at == later(stage, 30)
 
 
+@pytest.mark.req("R-15.1-27", "R-15.3-01")
+def test_granting_the_same_again_raises_the_epoch_and_so_fences_what_was_sent_before(stage: Stage, ben: Actor) -> None:
+    """A change that states the epoch it saw is never without effect: whatever cites the old epoch is stale."""
+    before = stage.ok(stage.coordinator, CHANGE, member(ben)).facts[0].payload.membership  # type: ignore[attr-defined]
+    again = member(ben, expectedMembershipEpoch=1)
+    after = stage.ok(stage.coordinator, CHANGE, again).facts[0].payload.membership  # type: ignore[attr-defined]
+    assert (before.membership_epoch, after.membership_epoch) == (1, 2)
+    assert (after.role, after.scopes, after.state) == (before.role, before.scopes, before.state)
+    say = {"messageId": "urn:x:m", "conversationId": f"{GROUP}:mission", "content": "hi"}
+    assert stage.refused(ben, "message.post", say, membershipEpoch=1).code is ErrorCode.MEMBERSHIP_STALE
+    stage.ok(ben, "message.post", say)
+    # Of two such changes in a race one wins; without an epoch there must be no Membership yet (decision F10).
+    assert stage.refused(stage.coordinator, CHANGE, again).code is ErrorCode.REVISION_CONFLICT
+    assert stage.refused(stage.coordinator, CHANGE, member(ben)).code is ErrorCode.REVISION_CONFLICT
+
+
 @pytest.mark.req("R-19-16")
 def test_a_provisional_member_does_little_and_nothing_once_it_ran_out(stage: Stage, ben: Actor) -> None:
     item = stage.authorize("one")
@@ -255,7 +271,7 @@ def test_a_provisional_member_does_little_and_nothing_once_it_ran_out(stage: Sta
     say: dict[str, Any] = {"messageId": "urn:x:m", "content": "hi"}
     for conversation in (f"{GROUP}:mission", stage.item(other).item.conversation_id):
         refusal = stage.refused(ben, "message.post", {**say, "conversationId": conversation})
-        assert refusal.code is ErrorCode.AUTH_FORBIDDEN
+        assert refusal.code is ErrorCode.MEMBERSHIP_REQUIRED
     stage.ok(ben, "message.post", {**say, "conversationId": stage.item(item).item.conversation_id})
     stage.advance(DAY)
     refusal = stage.refused(ben, "work.accept_offer", {"workItemId": item})

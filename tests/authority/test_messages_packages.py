@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mwnode.authority.access import may_fetch_cited, may_fetch_package, sight_of
+from mwnode.authority.access import Sight, may_fetch_cited, may_fetch_package, sight_of
 from mwnode.authority.progress import progress
 from mwnode.authority.state import CONTEXTS, ContextRow
 from mwnode.protocol.commands import CORE
@@ -166,22 +166,56 @@ def test_an_offers_package_is_made_for_its_item(stage: Stage, anna: Actor) -> No
 
 @pytest.mark.req("R-8-16", "R-8-14")
 def test_who_fetches_a_package_and_what_it_cites(stage: Stage) -> None:
-    cited, uncited = stage.view.event_ids(GROUP, 0, 2)
-    late = stage.agent("late")
-    decisions = [{"description": "we chose", "sourceEventIds": [cited]}]
-    package = stage.context_package(stage.coordinator, decisions=decisions)
+    outside, one, other = stage.view.event_ids(GROUP, 0, 3)
+    late, later_still = stage.agent("late"), stage.agent("later-still")
+    source = {"fromSequence": 2, "toSequence": 3, "eventIds": [one, other]}
+    decisions = [{"description": "we chose", "sourceEventIds": [one]}]
+    package = stage.context_package(stage.coordinator, sourceEventRange=source, decisions=decisions)
     stage.join(late, contextPackage=package)
+    # A package that draws no decisions cites what it was made from.
+    stage.join(later_still, contextPackage=stage.context_package(stage.coordinator, sourceEventRange=source))
     row = stored(stage, package)
     sights = {
         actor.id: sight_of(stage.view, actor, GROUP, stage.now)
-        for actor in (late, stage.owner, stage.coordinator, stage.workers["ben"])
+        for actor in (late, later_still, stage.owner, stage.coordinator, stage.workers["ben"])
     }
     fetch = {name: may_fetch_package(stage.view, sight, row) for name, sight in sights.items()}  # type: ignore[arg-type]
-    assert fetch == {late.id: True, stage.owner.id: True, stage.coordinator.id: True, stage.workers["ben"].id: False}
-    sight = sights[late.id]
-    assert may_fetch_cited(stage.view, sight, cited, None)  # type: ignore[arg-type]
-    assert not may_fetch_cited(stage.view, sight, uncited, None)  # type: ignore[arg-type]
-    assert not may_fetch_cited(stage.view, sights[stage.workers["ben"].id], cited, None)  # type: ignore[arg-type]
+    assert {name for name, may in fetch.items() if may} == {late.id, stage.owner.id, stage.coordinator.id}
+    cited = {
+        actor.id: [e for e in (outside, one, other) if may_fetch_cited(stage.view, sights[actor.id], e, None)]  # type: ignore[arg-type]
+        for actor in (late, later_still, stage.workers["ben"])
+    }
+    assert cited == {late.id: [one], later_still.id: [one, other], stage.workers["ben"].id: []}
+
+
+@pytest.mark.req("R-8-16", "R-9-02")
+def test_what_is_published_to_the_group_is_held_by_whoever_sees_it(stage: Stage, anna: Actor) -> None:
+    early, late, room = stage.agent("early"), stage.agent("late"), "urn:x:room"
+    stage.join(early)
+    conversation = {
+        "conversationId": room,
+        "missionId": MISSION,
+        "groupId": GROUP,
+        "type": "restricted",
+        "title": "quiet",
+        "access": {"mode": "restricted", "members": [{"type": "human", "id": stage.owner.id}]},
+        "createdBy": {"type": "agent", "id": anna.id},
+        "createdAt": stage.now.text(),
+        "state": "active",
+        "revision": 1,
+    }
+    stage.ok(anna, f"{CORE}.conversation_open", {"conversation": conversation})
+    package = stage.context_package(stage.coordinator)
+    stage.ok(stage.coordinator, PUBLISH, {"contextPackage": package})
+    stage.join(late)
+    row = stored(stage, package)
+    first = stage.view.event_ids(GROUP, 0, 1)[0]
+    for actor, holds in ((early, True), (late, False)):
+        sight = sight_of(stage.view, actor, GROUP, stage.now)
+        assert isinstance(sight, Sight)
+        assert may_fetch_cited(stage.view, sight, first, None) is holds
+        assert may_fetch_package(stage.view, sight, row) is holds
+        assert not may_fetch_cited(stage.view, sight, first, room)
 
 
 @pytest.mark.req("R-13.3-02")

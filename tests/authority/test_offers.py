@@ -13,7 +13,7 @@ from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.events import OfferAccepted, OfferCreated
 from tests.authority.memory import CAPABILITY, DAY
-from tests.authority.scene import DECLINE, GROUP, Scene, selection_basis, work_id
+from tests.authority.scene import ADD_DEPENDENCY, DECLINE, GROUP, Scene, selection_basis, work_id
 
 
 def statuses(scene: Scene, item: str) -> list[tuple[str, str]]:
@@ -182,10 +182,14 @@ def test_a_revision_rises_by_one_and_is_accepted_anew(state: str) -> None:
     item = scene.bring(scene.authorize("item"), state, anna)
     scene.advance(900)
     contract = {**scene.contract(), "goal": "something clearer"}
-    for version in (0, 1, 3):
+    for version in (1, 3):
         payload = scene.offer_payload(item, anna, contract={**contract, "contractVersion": version})
-        code = scene.code(scene.coordinator, "work.offer", payload)
-        assert code == ("INVALID_COMMAND" if version == 0 else "REVISION_CONFLICT")
+        refusal = scene.refused(scene.coordinator, "work.offer", payload)
+        assert refusal.code is ErrorCode.REVISION_CONFLICT
+        # What was revised and what stands: two numbers that say something, never one number twice.
+        assert (refusal.expected_revision, refusal.current_revision) == (version - 1, 1)
+    payload = scene.offer_payload(item, anna, contract={**contract, "contractVersion": 0})
+    assert scene.code(scene.coordinator, "work.offer", payload) == "INVALID_COMMAND"
     decision = scene.offer(item, anna, contract={**contract, "contractVersion": 2})
     assert [fact.kind for fact in decision.facts] == ["work.contract.revised", "work.offer.created"]
     assert decision.receipt == 1
@@ -196,6 +200,45 @@ def test_a_revision_rises_by_one_and_is_accepted_anew(state: str) -> None:
     scene.accept(item, anna, contractVersion=2)
     assert scene.item(item).item.contract.goal == "something clearer"
     scene.start(item, anna)
+
+
+@pytest.mark.req("R-10.1-23", "R-10.2-07")
+@pytest.mark.parametrize("by", ["offer", "dependency"])
+def test_an_offer_that_is_older_than_a_revision_accepts_only_what_it_names(by: str) -> None:
+    """A pending offer stays (decision D68), but whoever holds it has seen another contract."""
+    scene = Scene(workers=("anna", "bert"))
+    anna, bert = scene.workers["anna"], scene.workers["bert"]
+    item, other = scene.authorize("item"), scene.authorize("other")
+    scene.offer(item, anna)
+    for version in (2, 3):
+        if by == "offer":
+            contract = {**scene.contract(), "goal": f"version {version}", "contractVersion": version}
+            scene.offer(item, bert, contract=contract)
+        else:
+            more = other if version == 2 else scene.authorize("more")
+            scene.ok(scene.coordinator, ADD_DEPENDENCY, {"workItemId": item, "dependencyId": more})
+        refusal = scene.refused(anna, "work.accept_offer", accept(item))
+        assert (refusal.code, refusal.rule) == (ErrorCode.REVISION_CONFLICT, "R-10.1-23")
+        assert (refusal.expected_revision, refusal.current_revision) == (1, version)
+    assert scene.refused(anna, "work.accept_offer", accept(item, contractVersion=2)).current_revision == 3
+    if by == "offer":
+        # Bert's newest offer was made for the newest version: it needs no naming.
+        scene.accept(item, bert)
+    else:
+        scene.accept(item, anna, contractVersion=3)
+    assert scene.item(item).item.state == "queued"
+
+
+@pytest.mark.req("R-10.1-23")
+def test_an_offer_made_anew_is_for_the_newest_contract() -> None:
+    scene = Scene(workers=("anna", "bert"))
+    anna, bert = scene.workers["anna"], scene.workers["bert"]
+    item = scene.authorize("item")
+    scene.offer(item, anna)
+    scene.offer(item, bert, contract={**scene.contract(), "goal": "another", "contractVersion": 2})
+    assert scene.code(anna, "work.accept_offer", accept(item)) == "REVISION_CONFLICT"
+    scene.offer(item, anna)
+    scene.accept(item, anna)
 
 
 @pytest.mark.req("R-11.4-08")

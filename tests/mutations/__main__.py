@@ -25,13 +25,22 @@ WANTED = 0.85
 """The share of mutants that the tests should kill."""
 
 
-def choose(names: Sequence[str], seed: int, count: int | None) -> list[Mutant]:
-    """A seeded sample of the mutants of some modules, or all of them."""
-    found = [mutant for name in names for mutant in mutants(name, (CHECKOUT / CORE / f"{name}.py").read_text("utf-8"))]
+def choose(names: Sequence[str], seed: int, count: int | None, sample: int = 0) -> list[Mutant]:
+    """The mutants of some modules, or ``count`` of them by chance; and ``sample`` by chance of all other modules."""
+    found = [mutant for name in names for mutant in _all(name)]
     if count is not None:
-        random.Random(seed).shuffle(found)
-        return sorted(found[:count])
-    return found
+        found = _some(found, seed, count)
+    others = [mutant for name in modules() if name not in names for mutant in _all(name)] if sample else []
+    return [*found, *_some(others, seed, sample)]
+
+
+def _all(name: str) -> list[Mutant]:
+    return list(mutants(name, (CHECKOUT / CORE / f"{name}.py").read_text("utf-8")))
+
+
+def _some(found: list[Mutant], seed: int, count: int) -> list[Mutant]:
+    random.Random(seed).shuffle(found)
+    return sorted(found[:count], key=lambda mutant: (mutant.module, mutant.node, mutant.fault))
 
 
 def modules() -> list[str]:
@@ -113,9 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Try mutants; print the survivors and the share of those killed. Exit 0 when it is at least 85 %."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=main.__doc__)
     parser.add_argument("--module", action="append", help="module of mwnode/authority (repeatable); all by default")
-    parser.add_argument("--without", action="append", default=[], help="all modules but this one (repeatable)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, help="how many mutants; all of them by default")
+    parser.add_argument("--sample", type=int, default=0, help="also so many mutants of all other modules")
     parser.add_argument(
         "--patience", type=float, default=60.0, help="seconds of processor time for the tests of one mutant"
     )
@@ -123,8 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", type=Path, help="only those mutants that survived according to this file")
     parser.add_argument("--list", action="store_true", help="only say how many there are")
     options = parser.parse_args(arguments)
-    names = [name for name in options.module or modules() if name not in options.without]
-    chosen = choose(names, options.seed, options.count)
+    chosen = choose(options.module or modules(), options.seed, options.count, options.sample)
     if options.again is not None:
         survived = {_without_line(line) for line in options.again.read_text("utf-8").splitlines() if "SURVIVED" in line}
         chosen = [mutant for mutant in chosen if _without_line(f"SURVIVED {mutant} <-") in survived]

@@ -57,7 +57,6 @@ class WorkAuthorized(Fact):
     parent_work_item_id: Id | UnsetType = UNSET
     replaces_work_item_id: Id | UnsetType = UNSET
     delegation_grant_id: Id | UnsetType = UNSET
-    delegation_depth: SafeInteger | UnsetType = UNSET
     emergency_reason: Text4000 | UnsetType = UNSET
 
 
