@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from mwnode import testing
 from tests.authority import coverage
+from tests.faults import marks
 from tests.requirements import REQUIREMENTS, Collector, load_rows
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -49,6 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if unknown:
             raise pytest.UsageError(f"{item.nodeid}: no such requirement row: {', '.join(unknown)}")
         item.user_properties.append(("req", ids))
+        marks.mark(item)
         # A long test that asks for `scale` has a sample size of its own; one that does not is all or nothing.
         whole_only = item.get_closest_marker("long") is not None and "scale" not in getattr(item, "fixturenames", ())
         (left_out if whole_only and not config.getoption("--long") else kept).append(item)
