@@ -19,7 +19,7 @@ from mwnode import genesis
 from mwnode import home as homes
 from mwnode.authority.policy import Policy
 from mwnode.authority.request import Request
-from mwnode.gateway.ports import Listener, Origin, Reply, SessionGrant
+from mwnode.gateway.ports import Listener, Meter, Origin, Reply, SessionGrant
 from mwnode.home import Home, HomeError
 from mwnode.policy_versions import adopt_policy
 from mwnode.protocol.commands import EXT
@@ -30,6 +30,7 @@ from mwnode.protocol.limits import Limits
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.store.artifacts import Artifacts
 from mwnode.store.commit import Accepted, CommittedEvent, Committer, Outcome
+from mwnode.store.doctor import Reader, Space, readers_of, space_of
 from mwnode.store.environment import LmdbStore
 from mwnode.store.errors import StoreFull
 from mwnode.store.port import AuditRow, ReadTransaction, WriteTransaction
@@ -280,6 +281,14 @@ class Node:
         """Call ``listener`` from the writer thread with every durable batch."""
         with self._listeners_lock:
             self._listeners = [*self._listeners, listener]
+
+    def meter(self, meter: Meter) -> None:
+        """Have ``meter`` told of each durable batch, from the writer thread; there is one of them."""
+        self._committer.on_durable = meter
+
+    def file(self) -> tuple[Space, list[Reader]]:
+        """Where the bytes of the file are, and who reads which state of it."""
+        return space_of(self.store), readers_of(self.store)
 
     def remove_listener(self, listener: Listener) -> None:
         with self._listeners_lock:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
 import signal
 import socket
@@ -19,6 +18,7 @@ from mwnode.cli.compose import CLOCK, ENTROPY
 from mwnode.cli.exits import Failure
 from mwnode.cli.init import make
 from mwnode.cli.inside import Inside, Workers, check
+from mwnode.cli.logs import FORMS, Form, log_to
 from mwnode.cli.output import emit
 from mwnode.cli.target import Target, at_home, read_key
 from mwnode.gateway.server import Server, server_tls
@@ -42,6 +42,14 @@ STOP_SECONDS = 5.0
     metavar="KEY=CMD",
     help="Also a Worker in this process: an Agent's name or key file, and its program. May be given several times.",
 )
+@click.option(
+    "--log",
+    "log_form",
+    type=click.Choice(FORMS),
+    default="text",
+    show_default=True,
+    help="Lines on stderr: for people, or JSON objects.",
+)
 @click.option("--new-store", is_flag=True, help="Begin an empty store where HOME's own is gone.")
 @click.option("--new-keys", is_flag=True, help="Bind another authority.key beside the one that is bound and valid.")
 @at_home
@@ -51,6 +59,7 @@ def serve(
     port: int | None,
     plaintext: bool,
     workers: tuple[str, ...],
+    log_form: Form,
     new_store: bool,
     new_keys: bool,
 ) -> None:
@@ -58,7 +67,7 @@ def serve(
 
     Makes the Organization first where HOME is empty. Stops in order on SIGTERM and SIGINT.
     """
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to(sys.stderr, log_form)
     raise_file_limit()
     path = target.home_path
     home = open_home(path) if (path / "mwnode.toml").exists() else _found(path)

@@ -30,6 +30,8 @@ from mwnode.trust.ed25519 import decode_base64url, encode_base64url
 from mwnode.trust.keys import SigningKey
 
 TIMEOUT_SECONDS = 30.0
+JSON_BYTES = 64 * 1024 * 1024
+"""Largest JSON answer that is taken: a server that is not the one it should be must not fill this process's memory."""
 _CHUNK_BYTES = 256 * 1024
 
 
@@ -241,7 +243,7 @@ class HttpClient:
     ) -> dict[str, Any]:
         response = self._exchange(method, path, body, headers, extra)
         try:
-            value = msgspec.json.decode(self._read(response, None))
+            value = msgspec.json.decode(self._whole(path, response))
         except msgspec.DecodeError as error:
             raise ClientError(f"{self.address.http}{path} answered something that is not JSON") from error
         except RecursionError:
@@ -284,15 +286,23 @@ class HttpClient:
         raise AssertionError("a fresh connection is always tried")
 
     def _failure(self, path: str, response: http.client.HTTPResponse) -> Exception:
-        body = self._read(response, None)
+        body = self._whole(path, response)
         try:
             return MissionWeaveError.of_document(msgspec.json.decode(body, type=ErrorDocument))
         except (msgspec.DecodeError, RecursionError):
             return ClientError(f"{self.address.http}{path} answered {response.status} {response.reason}")
 
-    def _read(self, response: http.client.HTTPResponse, size: int | None) -> bytes:
+    def _whole(self, path: str, response: http.client.HTTPResponse) -> bytes:
+        """A whole JSON answer."""
+        body = self._read(response, JSON_BYTES + 1)
+        if len(body) > JSON_BYTES:
+            self._forget()
+            raise ClientError(f"{self.address.http}{path} answered more than {JSON_BYTES} bytes of JSON")
+        return body
+
+    def _read(self, response: http.client.HTTPResponse, size: int) -> bytes:
         try:
-            return response.read(size) if size is not None else response.read()
+            return response.read(size)
         except (OSError, http.client.HTTPException) as error:
             self._forget()
             raise Unreachable(f"{self.address.http} broke off its answer: {error}") from error

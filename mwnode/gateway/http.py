@@ -109,9 +109,9 @@ class Pages:
         self._web.authority.submit(raw, origin, reply)
         outcome = await answer
         if isinstance(outcome, Accepted):
-            hub.on_command("http", "duplicate" if outcome.duplicate else "accepted")
+            hub.on_command("http", raw, "duplicate" if outcome.duplicate else "accepted")
         else:
-            hub.on_command("http", outcome.code.value)
+            hub.on_command("http", raw, outcome.code.value)
         return outcome
 
     # --- sessions and tokens ---
@@ -223,6 +223,7 @@ class Pages:
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """``GET /metrics``."""
+        await self._web.in_thread(self._metrics.look_at_file)
         return web.Response(body=self._metrics.text(), headers={"Content-Type": METRICS_TYPE})
 
 

@@ -74,8 +74,8 @@ class Hub:
         self._seldom = Seldom(logger, authority.clock.monotonic)
         self._refused = Seldom(logger, authority.clock.monotonic, burst=REFUSALS_LOGGED)
         self.on_batch: list[Callable[[Sequence[CommittedEvent]], None]] = []
-        self.on_command: Callable[[str, str], None] = lambda transport, outcome: None
-        """Told the transport and outcome of every Command, for the metrics."""
+        self.on_command: Callable[[str, bytes, str], None] = lambda transport, raw, outcome: None
+        """Told the transport, bytes and outcome of every Command, for the metrics."""
         self._mailbox = Mailbox(self._publish, self.flush)
         self._cursors = Cursors(authority, self.post)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -231,13 +231,13 @@ class Hub:
         connection.in_flight_bytes -= len(submit.raw)
         connection.relieve()
         if isinstance(outcome, Accepted):
-            self.on_command("ws", "duplicate" if outcome.duplicate else "accepted")
+            self.on_command("ws", submit.raw, "duplicate" if outcome.duplicate else "accepted")
             if not outcome.duplicate:
                 connection.peer.spent(-ACCEPTED_SECONDS)
             self.delivery.receipt(connection, outcome)
             return
         rejection = outcome.rejection() if isinstance(outcome, Failure) else outcome
-        self.on_command("ws", rejection.code.value)
+        self.on_command("ws", submit.raw, rejection.code.value)
         connection.peer.spent(REFUSED_SECONDS)
         if connection.gone or connection.engine.phase is Phase.CLOSED:
             return

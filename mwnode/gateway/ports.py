@@ -16,6 +16,7 @@ from mwnode.protocol.limits import Limits
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.store.artifacts import Artifacts
 from mwnode.store.commit import CommittedEvent, Outcome
+from mwnode.store.doctor import Reader, Space
 from mwnode.store.port import ReadTransaction, WriteTransaction
 from mwnode.trust.registry import Registry
 from mwnode.trust.verification import Failure
@@ -47,6 +48,10 @@ Reply = Callable[[Outcome | Failure], None]
 """Takes what became of a Command: accepted, refused by the authority, or failed in verification."""
 Listener = Callable[[Sequence[CommittedEvent]], None]
 """Takes the Events of one durable batch, in commit order."""
+
+
+Meter = Callable[[float, int], None]
+"""Takes of each durable batch how many seconds it took and how many Commands were in it."""
 
 
 class Tokens(Protocol):
@@ -108,3 +113,9 @@ class Authority(Protocol):
         """Call ``listener`` from the writer thread with every durable batch, in commit order."""
 
     def remove_listener(self, listener: Listener) -> None: ...
+
+    def meter(self, meter: Meter) -> None:
+        """Have ``meter`` told of each durable batch, from the writer thread."""
+
+    def file(self) -> tuple[Space, list[Reader]]:
+        """Where the bytes of the file are, and who reads which state of it. Waits for the disk."""

@@ -126,6 +126,8 @@ class Committer:
         self._closed = False
         self._last_size = 0
         self._next_due: Instant | None = None
+        self.on_durable: Callable[[float, int], None] = lambda seconds, commands: None
+        """Told of each durable batch: how long it took, and how many Commands were in it."""
         self.commits = 0
         """Batches made durable."""
         self.commands = 0
@@ -346,6 +348,7 @@ class Committer:
 
     def _commit(self, items: list[_Item], audits: list[AuditRow]) -> None:
         """One batch: write it whole, then answer everybody."""
+        begun = self._clock.monotonic()
         try:
             batch = self._store.write(lambda txn: self._fill(txn, items, audits))
         except Poisoned as poisoned:
@@ -360,6 +363,7 @@ class Committer:
                 self._next_due = self._clock.now().plus(1)
             return
         self.commits += 1
+        self.on_durable(self._clock.monotonic() - begun, sum(isinstance(item, _Command) for item in items))
         if batch.registry is not self._registry:
             self._registry = batch.registry
             self._on_registry(batch.registry)

@@ -56,6 +56,18 @@ def hostile() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("status", [200, 400])
+def test_json_without_end_does_not_fill_the_memory(hostile: Any, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mwnode.client.http.JSON_BYTES", 1000)
+    hostile.status, hostile.document = status, b'{"a":"' + b"b" * 992 + b'"}'
+    with HttpClient(hostile.url) as client:
+        if status == 200:
+            assert client.get("/healthz")["a"] == "b" * 992
+        hostile.document = b'{"a":"' + b"b" * 993 + b'"}'
+        with pytest.raises(ClientError, match="more than 1000 bytes"):
+            client.get("/healthz")
+
+
+@pytest.mark.parametrize("status", [200, 400])
 def test_json_that_is_nested_without_end_is_a_clear_error(hostile: Any, status: int) -> None:
     hostile.status, hostile.document = status, b"[" * 500_000
     with HttpClient(hostile.url) as client, pytest.raises(ClientError, match=r"nested too deeply|answered 400"):

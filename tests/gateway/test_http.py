@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from mwnode.client.http import segment
+from mwnode.gateway.metrics import kind_of
 from mwnode.gateway.sessions import CHALLENGES_MAX
 from mwnode.protocol.commands import CORE
 from mwnode.protocol.documents import Actor
@@ -618,10 +619,24 @@ async def test_health_and_metrics(served: Served, web: Web) -> None:
     assert status == 200
     assert headers["Content-Type"].startswith("text/plain")
     figures = dict(line.rsplit(" ", 1) for line in text.decode().splitlines() if not line.startswith("#"))
-    assert figures['mwnode_commands_total{outcome="accepted",transport="http"}'] == "1.0"
-    assert figures['mwnode_commands_total{outcome="SCHEMA_VALIDATION_FAILED",transport="http"}'] == "1.0"
+    posted = 'mwnode_commands_total{kind="message.post",outcome="accepted",transport="http"}'
+    assert figures[posted] == "1.0"
+    unread = 'mwnode_commands_total{kind="unknown",outcome="SCHEMA_VALIDATION_FAILED",transport="http"}'
+    assert figures[unread] == "1.0"
+    assert float(figures["mwnode_commit_seconds_count"]) == float(figures["mwnode_commit_commands_count"]) >= 1
+    assert float(figures["mwnode_commit_commands_sum"]) >= 1
+    assert float(figures['mwnode_file_bytes{part="data"}']) > 0
+    assert float(figures['mwnode_file_bytes{part="disk_free"}']) > 0
+    assert figures["mwnode_file_dead_readers"] == "0.0"
+    assert "mwnode_file_reader_lag_commits" in figures
     assert figures['mwnode_events_total{kind="message.posted"}'] == "1.0"
     assert figures["mwnode_connections"] == "0.0"
+
+
+def test_only_kinds_that_there_are_become_figures() -> None:
+    assert kind_of(b'{"kind":"message.post","payload":{}}') == "message.post"
+    for raw in (b'{"kind":"ext.evil.1"}', b"{}", b"[]", b"{", b'{"kind":1}', b"[" * 100_000, b"\xff"):
+        assert kind_of(raw) == "unknown"
 
 
 async def test_unknown_paths_and_methods_are_answered_by_error_documents(web: Web) -> None:
