@@ -70,18 +70,25 @@ def check_owner(view: ReadTransaction, home: Home) -> None:
         )
 
 
-def check_authority_key(registry: Registry, home: Home, key: SigningKey, now: Instant) -> None:
-    """Refuse another authority key beside one that is valid: nobody who lost a file by mistake should find a second
-    key bound for good."""
-    if registry.resolve(key.key_id) is not None:
-        return
-    bound = [binding for binding in registry.keys_of(key.principal) if binding.valid_at(now)]
-    if bound:
-        raise HomeError(
-            f"{home.key_path('authority')} holds {key.key_id}, and {bound[0].key_id} is the authority's key in the "
-            "Registry: put that key file back; or bind this one too by `mwnode serve --new-keys`, then revoke the "
-            "other by `mwnode key revoke`"
-        )
+def check_own_keys(registry: Registry, home: Home, keys: Iterable[tuple[str, SigningKey]], now: Instant) -> None:
+    """Refuse an authority or owner key that is new beside one that is valid, and an owner whom nobody registered:
+    nobody who lost a file by mistake, or got one from elsewhere, should find a second key bound for good (R-6.4-22)."""
+    for name, key in keys:
+        if registry.resolve(key.key_id) is not None:
+            continue
+        bound = [binding for binding in registry.keys_of(key.principal) if binding.valid_at(now)]
+        if not bound and not registry.keys_of(key.principal):
+            # Some other human's key: only a new Organization takes its first human from there.
+            bound = [
+                binding for binding in registry.all_keys() if binding.principal.type == key.principal.type == "human"
+            ]
+        if bound:
+            ours, theirs = (f"{each.key_id} of {each.principal.id}" for each in (key, bound[0]))
+            raise HomeError(
+                f"{home.key_path(name)} holds {ours}, and {theirs} is the {name}'s key in the Registry: put that key "
+                "file back; or bind this one too by `mwnode serve --new-keys`, then revoke the other by "
+                "`mwnode key revoke`"
+            )
 
 
 def read_registry(view: ReadTransaction, organization_id: str) -> Registry:

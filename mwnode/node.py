@@ -21,18 +21,19 @@ from mwnode.authority.policy import Policy
 from mwnode.authority.request import Request
 from mwnode.gateway.ports import Listener, Meter, Origin, Reply, SessionGrant
 from mwnode.home import Home, HomeError
-from mwnode.policy_versions import adopt_policy
+from mwnode.policy_versions import adopt_policy, policy_in_force
 from mwnode.protocol.commands import EXT
 from mwnode.protocol.documents import Actor, Command
 from mwnode.protocol.errors import SIGNED_DOCUMENT_REJECTED, ErrorCode, MissionWeaveError, Rejection
 from mwnode.protocol.instants import Instant
 from mwnode.protocol.limits import Limits
 from mwnode.protocol.ports import Clock, Entropy
+from mwnode.seldom import Seldom
 from mwnode.store.artifacts import Artifacts
 from mwnode.store.commit import Accepted, CommittedEvent, Committer, Outcome
 from mwnode.store.doctor import Reader, Space, readers_of, space_of
 from mwnode.store.environment import LmdbStore
-from mwnode.store.errors import StoreFull
+from mwnode.store.errors import StoreError, StoreFull
 from mwnode.store.port import AuditRow, ReadTransaction, WriteTransaction
 from mwnode.store.snapshots import Snapshots, with_uploaded
 from mwnode.store.stepping import OnWork, future
@@ -95,11 +96,14 @@ class Node:
         )
         self._artifacts = Artifacts(store, self._committer, home.limits)
         self._snapshots = Snapshots(store, self._committer, authority_key, clock, entropy)
+        self._seldom = Seldom(_log, clock.monotonic)
         self._upkeep = Upkeep(store, self._artifacts, self._committer, lambda: self._policy, clock)
         self._listeners.append(self._upkeep.note)
         self._stop = threading.Event()
         self._keeper: threading.Thread | None = None
-        if self._upkeep.needed and not self._stepped:
+        self._policy_waits = False
+        """Whether [policy] changed and there was no room to note it."""
+        if not self._stepped:
             self._keeper = threading.Thread(target=self._keep_up, name="mwnode-upkeep", daemon=True)
             self._keeper.start()
         self._verifier = Verifier(lambda: self._registry, on_work, quiet=lambda: self._committer.idle)
@@ -146,15 +150,19 @@ class Node:
                 genesis.found(store, home, organization_key, clock.now())
             home.note_founded()
             store.audit_seal = genesis.audit_seal(store, home, entropy)
-            policy = adopt_policy(store, home, clock, entropy)
+            policy, policy_waits = _policy_of(store, home, clock, entropy)
             with store.read() as view:
                 registry = genesis.read_registry(view, home.organization_id)
             if not new_keys:
-                genesis.check_authority_key(registry, home, authority_key, clock.now())
+                own = [("authority", authority_key)]
+                owner_key = _open_key(home, "owner")
+                own += [] if owner_key is None else [("owner", owner_key)]
+                genesis.check_own_keys(registry, home, own, clock.now())
             node = cls(home, store, clock, entropy, authority_key, organization_key, policy, registry, on_work)
         except BaseException:
             store.close()
             raise
+        node._policy_waits = policy_waits
         try:
             store.file.keep_reserve()
         except StoreFull as error:
@@ -317,7 +325,7 @@ class Node:
     def run_timers(self) -> None:
         """Let the authority look at everything due by its clock, and wait for it. A system clock needs no call."""
         self._committer.run_timers()
-        self._upkeep.run()
+        self._look_after()
 
     # --- without threads ---
 
@@ -337,7 +345,18 @@ class Node:
 
     def _keep_up(self) -> None:
         while not self._stop.wait(UPKEEP_SECONDS):
-            self._upkeep.run()
+            self._look_after()
+
+    def _look_after(self) -> None:
+        if self._policy_waits:
+            try:
+                self._policy = adopt_policy(
+                    self.store, self.home, self._clock, self._entropy, lambda note: self.call(note).result()
+                )
+                self._policy_waits = False
+            except StoreError as error:
+                self._seldom.log(logging.WARNING, "policy", "the changed [policy] still waits: %s", error)
+        self._upkeep.run()
 
     def _bind_own_keys(self) -> None:
         """Bind the authority's and the first human's key once; later starts find them bound."""
@@ -385,6 +404,20 @@ class Node:
 
     def _replace_registry(self, registry: Registry) -> None:
         self._registry = registry
+
+
+def _policy_of(store: LmdbStore, home: Home, clock: Clock, entropy: Entropy) -> tuple[Policy, bool]:
+    """The policy to begin with, and whether a changed one waits for room to be noted: until then no Command is accepted
+    anyway, and what is decided by the clock is decided by the policy that the log tells of."""
+    try:
+        return adopt_policy(store, home, clock, entropy, store.write), False
+    except StoreFull as error:
+        with store.read() as view:
+            known = policy_in_force(view)
+        if known is None:
+            raise
+        _log.warning("[policy] changed, which cannot be noted: %s; until then the one before stays in force", error)
+        return known, True
 
 
 def _open_key(home: Home, name: str) -> SigningKey | None:

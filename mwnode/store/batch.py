@@ -48,6 +48,9 @@ DUE_MAX: Final = 256
 """Due rows looked at in one batch; the rest follow in the next."""
 TIMER_RETRY_SECONDS: Final = 60
 """When a timer is looked at again whose decision failed by a fault of ours."""
+LATE_RESULT: Final = "work.submit"
+LATE_CODES: Final = frozenset({ErrorCode.WORK_STALE_OWNERSHIP, ErrorCode.WORK_LEASE_EXPIRED})
+"""How the result of an owner is refused that was fenced, or whose lease ran out, while it worked."""
 _log = logging.getLogger("mwnode.store")
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
@@ -207,6 +210,8 @@ class Batch:
             return INTERNAL
         if isinstance(decision, Rejection):
             self._audit_embedded(request, command)
+            if command.kind == LATE_RESULT and decision.code in LATE_CODES:
+                self._audit_late(request, command, decision)
             return decision
         waiting = Waiting(request, decision, signing_hash)
         try:
@@ -430,6 +435,22 @@ class Batch:
                 key_id = embedded.document.signature.key_id
                 self.audits.append(self._audit_row(failure, embedded.path, None, key_id, command))
 
+    def _audit_late(self, request: Request, command: Command, rejection: Rejection) -> None:
+        """Keep a fenced owner's result for auditors: it counts for nothing, and it was work (R-11.5-03)."""
+        self.audits.append(
+            AuditRow(
+                at=self.now_text,
+                stage="ownership",
+                reason=rejection.code.value,
+                document_kind="command",
+                key_id=request.verified.key_id,
+                signing_hash=request.verified.signing_hash,
+                group_id=None if command.group_id is UNSET else command.group_id,
+                actor=f"{command.actor.type} {command.actor.id}",
+                details={"command": whole_command(request.verified).decode()},
+            )
+        )
+
     def _audit_row(
         self, failure: Failure, kind: str, signing_hash: str | None, key_id: str, command: Command
     ) -> AuditRow:
@@ -453,7 +474,7 @@ class Batch:
                 row.group_id,
                 PolicyLogEntry(
                     entry_id=self.new_id(),
-                    decision="verification_failed",
+                    decision="late_result_kept" if row.stage == "ownership" else "verification_failed",
                     actor=self.services.authority,
                     occurred_at=self.now_text,
                     details={"auditRecord": number, "policyVersion": self.policy.version},

@@ -17,7 +17,7 @@ from mwnode.store.errors import StoreCorrupt, StoreError
 from mwnode.store.examining import Asked, Carried, Examined, admission_due
 from mwnode.store.fold import REGISTRY_KINDS
 from mwnode.store.group_log import HASH_PREFIX
-from mwnode.store.layout import HASH_BUCKET, U32, U64, receipt_key
+from mwnode.store.layout import HASH_BUCKET, U32, U64, admission_check, receipt_key
 from mwnode.store.log_records import decode_command_record
 from mwnode.store.snapshots import archival_snapshot
 from mwnode.trust.verification import verify as verify_document
@@ -126,7 +126,7 @@ class CommandProof(Checking):
             return
         self.admitted.add(carried.signing_hash)
         number = self.view.pages.get("admission_hashes", carried.signing_hash)
-        stored = None if number is None else self.view.pages.get("admissions", number)
+        stored = None if number is None else self.view.pages.get("admissions", number[: U64.size])
         if carried.record is None or stored != carried.record:
             detail = "the document's admission is not the one that accepting the Command made"
             self.find("admission", f"{where} {carried.path}", detail)
@@ -147,8 +147,8 @@ class CommandProof(Checking):
             signing_hash = bytes.fromhex(record.signing_hash[7:])
             if signing_hash not in self.admitted:
                 self.find("admission", where, "no accepted Command carries the document")
-            if self.view.pages.get("admission_hashes", signing_hash) != key:
-                self.find("admission", where, "the record's hash leads elsewhere")
+            if self.view.pages.get("admission_hashes", signing_hash) != key + admission_check(key, value):
+                self.find("admission", where, "the record's hash leads elsewhere, or to another record")
         if self.view.pages.count("admission_hashes") != admissions:
             self.find("admission", "admissions", "the index of admissions has another size than the log")
 

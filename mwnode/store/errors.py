@@ -47,6 +47,10 @@ class StoreReadOnly(StoreError):
     """The file or its directory cannot be written, or was opened for reading."""
 
 
+class WriterRefused(StoreError):
+    """Somebody else than the accepting service would write to the Admission Log (R-6.4-61)."""
+
+
 class StoreUnavailable(StoreError):
     """The operating system refused; trying again may help. Silence is never absence (R-6.4-62)."""
 

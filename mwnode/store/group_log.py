@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from mwnode.protocol import jcs
 from mwnode.protocol.documents import Actor, Command, FirstAdmissionRecord, PolicyLogEntry
 from mwnode.store.errors import StoreCorrupt
 from mwnode.store.layout import (
@@ -20,6 +21,7 @@ from mwnode.store.layout import (
     TRIM_HEAD,
     U32,
     U64,
+    admission_check,
     receipt_key,
     text_key,
     unchecked,
@@ -286,7 +288,20 @@ class LogReading:
             return None
         signing_hash, accepted_at, raw = decode_command_record(number, value)
         command = msgspec.json.decode(raw, type=Command)
+        if jcs.signing_hash(jcs.signing_bytes(command)) != f"sha256:{signing_hash.hex()}":
+            where = f"command {number}"
+            raise StoreCorrupt(f"{where} is not as it was signed: run 'mwnode verify', restore a backup", where)
+        self._check_accepted(number, command, accepted_at)
         return self._admission_record("command", signing_hash, command.signature.key_id, command.actor, accepted_at)
+
+    def _check_accepted(self, number: int, command: Command, accepted_at: str) -> None:
+        """An accepted Command and its Events were admitted together: StoreCorrupt where one record says otherwise."""
+        receipt = self.receipt(command.actor.id, command.action_id)
+        events = () if receipt is None else receipt.events
+        for facts in (self.event_facts(group_id, sequence) for group_id, sequence in events):
+            if facts is not None and facts.accepted_at != accepted_at:
+                where = f"command {number}"
+                raise StoreCorrupt(f"{where} and its Events were not accepted at one time: run 'mwnode verify'", where)
 
     def _admission_record(
         self, kind: str, signing_hash: bytes, key_id: str, principal: Actor, accepted_at: str
@@ -311,9 +326,13 @@ class LogReading:
     def admission(self, signing_hash: bytes) -> FirstAdmissionRecord | None:
         value = self.pages.get("admission_hashes", signing_hash)
         if value is not None:
-            record = self.pages.get("admissions", value)
+            key, check = value[: U64.size], value[U64.size :]
+            record = self.pages.get("admissions", key)
+            where = f"admission {signing_hash.hex()}"
             if record is None:
-                raise StoreCorrupt("an admission is indexed and missing", f"admission {signing_hash.hex()}")
+                raise StoreCorrupt("an admission is indexed and missing", where)
+            if check != admission_check(key, record):
+                raise StoreCorrupt(f"{where} is not as it was written: run 'mwnode verify', restore a backup", where)
             return _ADMISSION.decode(record)
         number = self.command_number(signing_hash)
         return None if number is None else self.command_admission(number)

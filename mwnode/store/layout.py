@@ -30,7 +30,7 @@ DATABASES: Final[dict[str, str]] = {
     "commands": "Command number -> command record",
     "command_hashes": "bucket of Command numbers, signing hash prefix -> Command number",
     "admissions": "number -> First-Admission Record of an embedded document",
-    "admission_hashes": "signing hash -> number in admissions",
+    "admission_hashes": "signing hash -> number in admissions, and a check of the record there",
     "entities": "table code, text key -> row",
     "listing": "table code, Group number, text key -> nothing",
     "due": "microseconds, table code, text key -> time, key, and the due text it stands for where that is another",
@@ -138,6 +138,11 @@ def event_id_in(event: bytes) -> str:
 def next_chain(chain: bytes, content: bytes) -> bytes:
     """The chain value after one more Event, given its signing hash, or after one more entry, given its JSON."""
     return blake3(chain + content).digest()
+
+
+def admission_check(key: bytes, content: bytes) -> bytes:
+    """What the index keeps of a First-Admission Record, so that the next look-up notices a change (R-6.4-61)."""
+    return blake3(key + content).digest(CHECK_BYTES)
 
 
 def policy_end(number: int) -> bytes:

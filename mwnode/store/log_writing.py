@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 
 from mwnode.protocol.documents import FirstAdmissionRecord, PolicyLogEntry
-from mwnode.store.errors import StoreCorrupt
+from mwnode.store.errors import StoreCorrupt, WriterRefused
 from mwnode.store.group_log import (
     AUDIT_END,
     AUDIT_START,
@@ -29,6 +29,7 @@ from mwnode.store.layout import (
     RECORD,
     U32,
     U64,
+    admission_check,
     meta_check,
     next_chain,
     policy_end,
@@ -194,12 +195,16 @@ class LogWriting(LogReading):
 
     def put_admission(self, record: FirstAdmissionRecord) -> FirstAdmissionRecord:
         signing_hash = bytes.fromhex(record.signing_hash.removeprefix("sha256:"))
+        accepting = self.authority
+        if accepting is not None and record.accepted_by.id != accepting.id:
+            raise WriterRefused(f"{record.accepted_by.id} is not the service that accepts here ({accepting.id})")
         standing = self.admission(signing_hash)
         if standing is not None:
             return standing
         key = U64.pack(self._next("admissions", U64))
-        self.pages.put("admissions", key, encode_json(record))
-        self.pages.put("admission_hashes", signing_hash, key)
+        content = encode_json(record)
+        self.pages.put("admissions", key, content)
+        self.pages.put("admission_hashes", signing_hash, key + admission_check(key, content))
         return record
 
     def put_policy(self, group_id: str | None, entry: PolicyLogEntry) -> None:

@@ -179,6 +179,10 @@ class Registry:
         """Every binding of a Principal, whether or not it is valid now."""
         return tuple(binding for binding in self._bindings.values() if binding.principal == principal)
 
+    def all_keys(self) -> tuple[Binding, ...]:
+        """Every binding of the Organization, in the order in which they were made."""
+        return tuple(self._bindings.values())
+
     def bind(self, document: KeyBinding) -> Registry:
         """The revision that also holds this binding.
 

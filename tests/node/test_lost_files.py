@@ -10,13 +10,14 @@ import pytest
 
 from mwnode.home import HomeError, make_key, open_home
 from mwnode.node import Node
+from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import InternalError
 from mwnode.store import mapped_file
 from mwnode.store.carry import compact
 from mwnode.store.environment import LmdbStore
-from mwnode.store.errors import StoreMissing
+from mwnode.store.errors import StoreFull, StoreMissing
 from mwnode.store.verify import verify
-from mwnode.testing import Harness, ManualClock
+from mwnode.testing import Harness, ManualClock, SeededEntropy
 from tests.cli.support import cli
 
 
@@ -146,4 +147,66 @@ def test_a_node_opens_below_the_reserve_and_refuses_commands_until_there_is_room
     monkeypatch.setattr(os, "statvfs", real)
     harness.advance(2)
     assert sum(event["kind"].endswith("lease_expired") for event in mission.events()) == 3
+    harness.close()
+
+
+@pytest.mark.req("R-6.4-22")
+def test_another_owner_key_is_bound_only_when_told(tmp_path: Path) -> None:
+    path, other = tmp_path / "home", tmp_path / "other"
+    for home in (path, other):
+        reopened(home).close()
+    # One Organization's name for its first human is the same as another's; the keys are not.
+    own, foreign = path / "keys" / "owner.key", other / "keys" / "owner.key"
+    kept = own.read_bytes()
+    own.write_bytes(foreign.read_bytes())
+    with pytest.raises(HomeError, match=r"owner\.key holds .*put that key file back; .*--new-keys"):
+        reopened(path)
+    stranger = open_home(path)
+    own.unlink()
+    entropy = SeededEntropy(5)
+    key = make_key("owner", Actor(type="human", id="urn:example:somebody"), stranger.organization_id, entropy)
+    stranger.add_key("owner", key)
+    with pytest.raises(HomeError, match=r"urn:example:somebody.*put that key file back"):
+        reopened(path)
+    node = reopened(path, new_keys=True)
+    assert node.registry.resolve(key.key_id) is not None
+    node.close()
+    own.write_bytes(kept)
+    reopened(path).close()
+
+
+@pytest.mark.req("R-19-35")
+def test_a_policy_changed_below_the_reserve_is_adopted_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness = Harness(tmp_path / "home")
+    mission = harness.mission()
+    monkeypatch.setattr(mapped_file, "ROOM_SECONDS", 0.0)
+    real = os.statvfs
+
+    def full(path: Path) -> os.statvfs_result:
+        told = list(real(path))
+        told[4] = 1  # blocks free for anybody
+        return os.statvfs_result(told)
+
+    harness.node.close()
+    settings = tmp_path / "home" / "mwnode.toml"
+    settings.write_text(settings.read_text().replace("[policy]\n", "[policy]\nmessage_rate = 7\n"))
+    monkeypatch.setattr(os, "statvfs", full)
+    harness.restart()
+    before = harness.node.policy
+    assert (before.message_rate, before.version) == (120, "1.0.0")
+    assert "stays in force" in caplog.text
+    assert mission.events()
+    with pytest.raises(StoreFull):
+        harness.node.run_timers()
+    harness.node._look_after()
+    assert harness.node.policy == before
+    monkeypatch.setattr(os, "statvfs", real)
+    harness.node.run_timers()
+    assert (harness.node.policy.message_rate, harness.node.policy.version) == (7, "1.1.0")
+    with harness.node.read() as view:
+        adopted = [entry.details["policyVersion"] for entry in view.policy_log(None) if "adopted" in entry.decision]
+    assert adopted == ["1.0.0", "1.1.0"]
+    assert mission.authorize()
     harness.close()
