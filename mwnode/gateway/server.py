@@ -249,14 +249,21 @@ class Server:
         await self._runner.cleanup()
 
 
-def server_tls(certificate: Path | str, key: Path | str) -> ssl.SSLContext:
-    """TLS 1.3 and nothing older (R-17.1-01). ValueError when certificate and key cannot be used."""
+def server_tls(certificate: Path | str, key: Path | str, client_ca: Path | str | None = None) -> ssl.SSLContext:
+    """TLS 1.3 and nothing older (R-17.1-01). ValueError when certificate and key cannot be used.
+
+    ``client_ca`` wants of every client a certificate by that CA. It is a layer below: who an Agent is, the handshake of
+    the protocol says all the same (R-6.3-09).
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
         context.load_cert_chain(certificate, key)
     except OSError as error:
         raise ValueError(f"the certificate {certificate} or its key {key} cannot be used: {error}") from error
+    if client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(client_ca)
     return context
 
 
