@@ -132,7 +132,7 @@ class Node:
         """
         clock = clock or SystemClock()
         entropy = entropy or OsEntropy()
-        home = _home_at(Path(path), clock, entropy)
+        home = _home_at(Path(path), clock, entropy, durable)
         authority_key = home.key("authority")
         organization_key = _open_key(home, "organization")
         if not new_store:
@@ -438,8 +438,8 @@ def _session_epoch(accepted: Accepted) -> int:
     return epoch
 
 
-def _home_at(path: Path, clock: Clock, entropy: Entropy) -> Home:
+def _home_at(path: Path, clock: Clock, entropy: Entropy, durable: bool) -> Home:
     directory = path.parent if path.suffix == ".mdb" else path
     if (directory / "mwnode.toml").exists():
         return homes.open_home(directory)
-    return homes.create_home(directory, clock, entropy)
+    return homes.create_home(directory, clock, entropy, durable=durable)

@@ -50,18 +50,25 @@ TLS 1.3 or in plain text (``mwnode.serving``), in synchronous and asynchronous t
             assert served.client(mwnode.owner).get("/v0.1/missions") == {"missions": []}
 """
 
-from mwnode.client.errors import ConnectionLost
-from mwnode.testing.assertions import assert_events, assert_refused, assert_sound, assert_state, assert_unchanged
-from mwnode.testing.clock import START, ManualClock, RunningClock, SeededEntropy
-from mwnode.testing.content import content_hash, flip_base64url
-from mwnode.testing.faults import Faults
-from mwnode.testing.harness import RESOURCE, Harness
-from mwnode.testing.mission import MissionHandle
-from mwnode.testing.people import Participant
-from mwnode.testing.pipe import Switchboard
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from mwnode.testing.plugin import mwnode
-from mwnode.testing.serving import Served
-from mwnode.testing.work import WorkHandle
+
+if TYPE_CHECKING:
+    from mwnode.client.errors import ConnectionLost
+    from mwnode.testing.assertions import assert_events, assert_refused, assert_sound, assert_state, assert_unchanged
+    from mwnode.testing.clock import START, ManualClock, RunningClock, SeededEntropy
+    from mwnode.testing.content import content_hash, flip_base64url
+    from mwnode.testing.faults import Faults
+    from mwnode.testing.harness import RESOURCE, Harness
+    from mwnode.testing.mission import MissionHandle
+    from mwnode.testing.people import Participant
+    from mwnode.testing.pipe import Switchboard
+    from mwnode.testing.serving import Served
+    from mwnode.testing.work import WorkHandle
 
 __all__ = [
     "RESOURCE",
@@ -86,3 +93,33 @@ __all__ = [
     "flip_base64url",
     "mwnode",
 ]
+
+_MODULES = {
+    "ConnectionLost": "mwnode.client.errors",
+    "Faults": "mwnode.testing.faults",
+    "Harness": "mwnode.testing.harness",
+    "ManualClock": "mwnode.testing.clock",
+    "MissionHandle": "mwnode.testing.mission",
+    "Participant": "mwnode.testing.people",
+    "RESOURCE": "mwnode.testing.harness",
+    "RunningClock": "mwnode.testing.clock",
+    "START": "mwnode.testing.clock",
+    "SeededEntropy": "mwnode.testing.clock",
+    "Served": "mwnode.testing.serving",
+    "Switchboard": "mwnode.testing.pipe",
+    "WorkHandle": "mwnode.testing.work",
+    "assert_events": "mwnode.testing.assertions",
+    "assert_refused": "mwnode.testing.assertions",
+    "assert_sound": "mwnode.testing.assertions",
+    "assert_state": "mwnode.testing.assertions",
+    "assert_unchanged": "mwnode.testing.assertions",
+    "content_hash": "mwnode.testing.content",
+    "flip_base64url": "mwnode.testing.content",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: every run of pytest loads this plugin, and most need nothing of it."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

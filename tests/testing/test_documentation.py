@@ -58,3 +58,15 @@ def test_the_examples_pass_in_a_suite_of_somebody_else(tmp_path: Path) -> None:
 def test_every_public_name_is_told_of() -> None:
     named = {name: getattr(testing, name) for name in testing.__all__}
     assert [name for name, value in named.items() if callable(value) and not value.__doc__] == []
+
+
+def test_a_run_of_pytest_that_needs_nothing_of_it_loads_nothing() -> None:
+    program = (
+        "import pytest, sys; import mwnode.testing;"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'aiohttp', 'lmdb', 'nacl', 'msgspec'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=True, env=dict(os.environ)
+    )
+    assert done.stdout.strip() == "[]"
+    assert {*testing._MODULES, "mwnode"} == set(testing.__all__)
