@@ -17,6 +17,7 @@ from mwnode.client.feed import Feed
 from mwnode.protocol import frames, strict_json
 from mwnode.protocol.documents import Actor, Event, PresenceRecord
 from mwnode.protocol.errors import ErrorCode, ErrorDocument, MissionWeaveError
+from mwnode.protocol.events import ANNOUNCED_KINDS
 from mwnode.protocol.frames import AttentionFilter, GroupSubscription
 from mwnode.protocol.identifiers import uuid7_urn
 from mwnode.protocol.ports import Clock, Entropy
@@ -131,6 +132,10 @@ class Subscription(Struct):
 
     feed: Feed[Delivered]
     attention: AttentionFilter | UnsetType = UNSET
+    established: bool = False
+    """Whether its replay came to an end once: what ends it later does not make it unknown."""
+    over: bool = False
+    """The Membership has ended, and with it what the server sends, until the Agent is put into the Group again."""
 
 
 Check = Callable[[bytes], None]
@@ -324,6 +329,7 @@ class ClientEngine:
         self.phase = Phase.LIVE
         self.session_epoch = hello.session_epoch
         for subscription in self._subscriptions.values():
+            subscription.over = False
             subscription.feed.restart()
         if self._subscriptions:
             self._ask(list(self._subscriptions))
@@ -349,15 +355,26 @@ class ClientEngine:
         if answered is not None:
             self._pending.pop(answered.action_id, None)
             notices.append(Answered(answered.action_id, event, raw))
-        self._note_membership(event)
+        own = self._note_membership(event)
         subscription = self._subscriptions.get(event.group_id) if event.group_id is not UNSET else None
         if subscription is None or event.sequence is UNSET:
             if answered is None and event.group_id not in self._dropped:
                 notices.append(Delivered(event, raw, subscribed=False))
             return notices
         feed = subscription.feed
-        early = answered is not None and feed.replaying
-        notices.extend(feed.take(event.sequence, Delivered(event, raw, subscribed=True), may_be_early=early))
+        announced = event.kind in ANNOUNCED_KINDS
+        if subscription.over and announced and own:
+            # Put into the Group again: what happened meanwhile comes first, as far as it is ours to see.
+            subscription.over = False
+            if not feed.replaying:
+                feed.restart()
+                self._ask([str(event.group_id)])
+        if not subscription.over:
+            # A notice may have been sent before the server knew of our SUBSCRIBE: its place proves nothing either.
+            early = feed.replaying and (answered is not None or announced)
+            notices.extend(feed.take(event.sequence, Delivered(event, raw, subscribed=True), may_be_early=early))
+        if own is False:
+            subscription.over = True
         return notices
 
     def _answer_to(self, event: Event) -> Pending | None:
@@ -369,9 +386,11 @@ class ClientEngine:
             return None
         return command
 
-    def _note_membership(self, event: Event) -> None:
+    def _note_membership(self, event: Event) -> bool | None:
+        """Learn our own Membership Epoch; whether we are a Member of the Event's Group by it, if it says so."""
         if event.group_id is UNSET:
-            return
+            return None
+        ours: bool | None = None
         payload = event.payload
         stated = payload.get("memberships") or ()
         single = payload.get("membership")
@@ -381,6 +400,9 @@ class ClientEngine:
                 if isinstance(epoch, int):
                     group_id = membership.get("groupId", event.group_id)
                     self.membership_epochs[group_id] = max(epoch, self.membership_epochs.get(group_id, 0))
+                    if group_id == event.group_id:
+                        ours = membership.get("state") != "ended"
+        return ours
 
     def _error(self, error: ErrorDocument) -> list[Notice]:
         exception = MissionWeaveError.of_document(error)
@@ -397,10 +419,18 @@ class ClientEngine:
         asked = self._asked.get(error.related_frame_id) if error.related_frame_id is not UNSET else None
         group_id = error.details.get("groupId") if error.details is not UNSET else None
         if asked is not None and group_id in asked:
-            self._subscriptions.pop(str(group_id), None)
+            self._refused(str(group_id), error.code)
             snapshot = error.snapshot_artifact_hash
             return [Denied(str(group_id), exception, None if snapshot is UNSET else snapshot)]
         return [Problem(exception)]
+
+    def _refused(self, group_id: str, code: ErrorCode) -> None:
+        """A Group may not be followed. One that was, may be again, from where we are (R-8-15)."""
+        subscription = self._subscriptions.get(group_id)
+        if subscription is not None and subscription.established and code is ErrorCode.MEMBERSHIP_REQUIRED:
+            subscription.over = True
+        else:
+            self._subscriptions.pop(group_id, None)
 
     def _pinged(self, ping: frames.Ping) -> list[Notice]:
         if ping.reply_to_nonce is UNSET:
@@ -414,6 +444,7 @@ class ClientEngine:
             subscription = self._subscriptions.get(group_id)
             if subscription is not None and group_id not in still:
                 notices.extend(subscription.feed.caught_up())
+                subscription.established = True
         return [*notices, CaughtUp(tuple(groups))]
 
     # --- frames ---

@@ -34,6 +34,7 @@ from mwnode.protocol import frames
 from mwnode.protocol.commands import CORE
 from mwnode.protocol.documents import Conversation, Membership
 from mwnode.protocol.errors import ErrorCode, Rejection
+from mwnode.protocol.events import ANNOUNCED_KINDS
 from mwnode.protocol.instants import Instant
 from mwnode.store.batch import Accepted, CommittedEvent
 from mwnode.store.port import ReadTransaction, StoredEvent
@@ -55,10 +56,6 @@ MEMBERSHIP_KINDS = frozenset(
     }
 )
 """Events that carry Memberships, and so may change who reads what."""
-ANNOUNCED_KINDS = frozenset(
-    {"mission.created", "mission.follow_up.created", "mission.coordinator.assigned", "membership.changed"}
-)
-"""Events that tell an Agent of a Group it may not know yet: they reach it without a subscription (decision A1)."""
 _CONVERSATION_OPENED = f"{CORE}.conversation_opened"
 
 
@@ -365,6 +362,7 @@ class Delivery:
         sight = sight_after(membership, now)
         if not isinstance(sight, Rejection):
             subscription.see(sight)
+            subscription.last = None
         elif subscription.mode is Mode.REPLAYING:
             subscription.last = sequence
         else:

@@ -303,14 +303,16 @@ class Work:
 class HandlerExecutor:
     """Runs an async function in place of a process. It returns an exit status, or ``None`` for 0."""
 
-    def __init__(self, handler: Handler, limits: ExecutorLimits | None = None) -> None:
+    def __init__(self, handler: Handler, limits: ExecutorLimits | None = None, clock: Clock | None = None) -> None:
+        """``clock`` tells when a Capability Token is over."""
         self.handler = handler
+        self._clock = clock
         self.limits = limits or ExecutorLimits()
 
     async def run(self, slot: Slot, stop: Stop, report: Report, sample: Sample) -> Exit:
         time_of = asyncio.get_running_loop().time
         started = time_of()
-        work = asyncio.ensure_future(self.handler(Work(slot, stop, report)))
+        work = asyncio.ensure_future(self.handler(Work(slot, stop, report, self._clock)))
         killed = asyncio.create_task(stop.killed.wait())
         asked = asyncio.create_task(stop.asked.wait())
         try:

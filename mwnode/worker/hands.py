@@ -156,7 +156,10 @@ class Hands:
 
     async def collect(self, run_id: str, made: tuple[tuple[str, bytes], ...] = ()) -> None:
         """Upload the deliverables of a run that ended well, with what the Worker itself ``made`` for it."""
-        slot = self._runs[run_id][0]
+        kept = self._runs.get(run_id)
+        if kept is None:
+            return  # given up before it could begin
+        slot = kept[0]
         outputs: list[Output] = []
         try:
             for name, content in made:
@@ -174,7 +177,8 @@ class Hands:
                         deliverable.schema,
                     )
                 )
-        except SlotError as error:
+        except (SlotError, OSError) as error:
+            # The directory may also be gone because the run was given up meanwhile: then nobody asks any more.
             self.engine.runs.collected(run_id, (), str(error))
         else:
             self.engine.runs.collected(run_id, tuple(outputs))
@@ -199,7 +203,10 @@ class Hands:
 
     async def save_state(self, run_id: str, path: str) -> None:
         """Upload the state file of a checkpoint."""
-        slot = self._runs[run_id][0]
+        kept = self._runs.get(run_id)
+        if kept is None:
+            return
+        slot = kept[0]
         try:
             file = slot.inside(slot.path / path)
             stored = await self._put(file)

@@ -86,11 +86,11 @@ class Worker:
             raise WorkerError("a Worker has either a handler or an executor")
         self.client = client
         self.key = key or client.key
-        self._executor: Executor = executor if executor is not None else HandlerExecutor(handler)  # type: ignore[arg-type]  # one of them is given
         self._slots = slots
         self._settings = settings or WorkerSettings()
         self._directory = directory
         self._clock = clock or SystemClock()
+        self._executor: Executor = executor or HandlerExecutor(handler, clock=self._clock)  # type: ignore[arg-type]  # one of them is given
         self._entropy = entropy or OsEntropy()
         self._log = log or (lambda event, details: None)
         self._tasks = Tasks()

@@ -50,6 +50,7 @@ from mwnode.protocol.events.organization import (
     SnapshotCreated,
 )
 from mwnode.protocol.events.table import (
+    ANNOUNCED_KINDS,
     EVENT_PAYLOADS,
 )
 from mwnode.protocol.events.work import (
@@ -77,6 +78,7 @@ from mwnode.protocol.events.work import (
 )
 
 __all__ = [
+    "ANNOUNCED_KINDS",
     "EVENT_PAYLOADS",
     "AgentCardRegistered",
     "ArtifactForwarded",

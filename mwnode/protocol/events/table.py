@@ -117,3 +117,8 @@ EVENT_PAYLOADS: dict[str, type[Payload]] = {
     f"{CORE}.threshold_crossed": ThresholdCrossed,
 }
 """The payload type of every Event kind that this node makes."""
+
+ANNOUNCED_KINDS = frozenset(
+    {"mission.created", "mission.follow_up.created", "mission.coordinator.assigned", "membership.changed"}
+)
+"""Events that tell an Agent of a Group it may not know yet: they reach it without a subscription (decision A1)."""

@@ -1,0 +1,75 @@
+"""What goes wrong, and when: a list made from the seed, so that it can be shortened."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from msgspec import Struct
+
+AGENTS: Final = ("coordinator-1", "coordinator-2", "worker-1", "worker-2", "worker-3")
+MACHINES: Final = (*AGENTS, "owner")
+QUIET_AFTER: Final = 90.0
+"""From this second on nothing goes wrong any more."""
+
+
+class Fault(Struct, frozen=True):
+    """One thing that goes wrong; ``seconds`` is how long it lasts."""
+
+    at: float
+    kind: str
+    on: str = ""
+    seconds: float = 0.0
+    how: float = 0.0
+
+    def text(self) -> str:
+        """One line for people."""
+        parts = [f"{self.at:7.2f} s", self.kind, self.on]
+        if self.seconds:
+            parts.append(f"for {self.seconds:.1f} s")
+        if self.how:
+            parts.append(f"({self.how:g})")
+        return " ".join(part for part in parts if part)
+
+
+KINDS: Final = (
+    # kind, weight, on whom
+    ("cut", 4, MACHINES),
+    ("silence", 2, AGENTS),
+    ("deafen", 2, AGENTS),
+    ("part", 3, MACHINES),
+    ("part all", 1, ("",)),
+    ("slow", 2, MACHINES),
+    ("double", 3, MACHINES),
+    ("lose answers", 2, MACHINES),
+    ("replay", 3, ("",)),
+    ("crash", 5, MACHINES),
+    ("crash and lose the disk", 1, ("worker-1", "worker-2", "worker-3")),
+    ("crash node", 3, ("",)),
+    ("crash node before commit", 2, ("",)),
+    ("crash node after commit", 4, ("",)),
+    ("lose node", 1, ("",)),
+    ("clock", 3, ("node", *MACHINES)),
+    ("disk full", 2, ("",)),
+    ("file full", 2, ("",)),
+)
+
+
+def schedule(seed: int) -> list[Fault]:
+    """The faults of a seed, in order of time. Some seeds have none at all, some very many."""
+    chance = random.Random(f"{seed} faults")
+    count = chance.choice((0, 2, 4, 6, 8, 12, 16, 24))
+    names = [kind for kind, weight, _ in KINDS for _ in range(weight)]
+    among = {kind: on for kind, _, on in KINDS}
+    found = []
+    for _ in range(count):
+        kind = chance.choice(names)
+        at = round(chance.uniform(0.5, QUIET_AFTER - 10), 2)
+        seconds = round(min(chance.choice((0.5, 2.0, 5.0, 15.0, 40.0)) * chance.uniform(0.5, 1.5), QUIET_AFTER - at), 2)
+        how = 0.0
+        if kind == "clock":
+            how = chance.choice((-3600.0, -600.0, -45.0, -2.0, 2.0, 45.0, 600.0, 3600.0))
+        elif kind == "file full":
+            how = float(chance.randrange(0, 12))
+        found.append(Fault(at, kind, chance.choice(among[kind]), seconds, how))
+    return sorted(found, key=lambda fault: fault.at)

@@ -1,0 +1,103 @@
+"""Nodes that are broken on purpose: whatever cannot find these cannot find anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from mwnode.node import Node
+from mwnode.store.batch import Batch
+from mwnode.store.outcome import Accepted
+from tests.simulation.machines import NodeMachine
+from tests.simulation.world import World
+
+
+def _with_node(world: World, change: Any) -> None:
+    """Change every node that is started."""
+    machine = world.node
+    watch = machine._watch
+
+    def watched() -> None:
+        change(machine, machine.node)
+        watch()
+
+    machine._watch = watched  # type: ignore[method-assign]
+
+
+def answer_otherwise(world: World) -> None:
+    """A duplicate is answered with other bytes."""
+
+    def change(machine: NodeMachine, node: Node) -> None:
+        submit = node.submit
+
+        def changed(raw: bytes, origin: Any, reply: Any) -> None:
+            def answer(outcome: Any) -> None:
+                if isinstance(outcome, Accepted) and outcome.duplicate:
+                    outcome = msgspec.structs.replace(outcome, events=(*outcome.events, outcome.events[0]))
+                reply(outcome)
+
+            submit(raw, origin, answer)
+
+        node.submit = changed  # type: ignore[method-assign]
+
+    _with_node(world, change)
+
+
+def acknowledge_early(world: World) -> None:
+    """What was never committed is acknowledged: a crash in the transaction still lets the answers out."""
+
+    def change(machine: NodeMachine, node: Node) -> None:
+        committer = node._committer
+        fill = committer._fill
+
+        def filled(txn: Any, items: Any, audits: Any) -> Batch:
+            batch = fill(txn, items, audits)
+            txn.pages.flush_all()
+            for item in items:
+                outcome = getattr(getattr(item, "outcome", None), "outcome", None)
+                if isinstance(outcome, Accepted):
+                    item.reply(outcome)
+                    item.reply = lambda _: None
+            return batch
+
+        committer._fill = filled  # type: ignore[method-assign]
+
+    _with_node(world, change)
+
+
+def double_effects(world: World) -> None:
+    """Each run has an idempotency key of its own."""
+    act = world.outside.act
+    count = iter(range(1_000_000))
+
+    def acted(agent_id: str, work: Any) -> None:
+        work.idempotency_key = f"{work.idempotency_key} {next(count)}"
+        act(agent_id, work)
+
+    world.outside.act = acted  # type: ignore[method-assign]
+
+
+def keep_tokens(world: World) -> None:
+    """A session token gets into the file."""
+
+    def change(machine: NodeMachine, node: Node) -> None:
+        issue = node.tokens.issue
+
+        def issued(claims: Any) -> str:
+            token = issue(claims)
+            node.call(lambda txn: txn.put_meta("kept", token.encode()))
+            return token
+
+        node.tokens.issue = issued  # type: ignore[method-assign]
+
+    _with_node(world, change)
+
+
+MUTATIONS: dict[str, tuple[Any, tuple[int, ...], str]] = {
+    "answers a duplicate otherwise": (answer_otherwise, (8, 7, 6), "answered twice"),
+    "acknowledges what a crash takes back": (acknowledge_early, (2, 7, 5), "not there"),
+    "gives each run a key of its own": (double_effects, (3, 5), "two idempotency keys"),
+    "keeps a session token": (keep_tokens, (1, 3), "a secret"),
+}
+"""Each with the seeds to look in, those that find it first, and words of what is found."""

@@ -1,0 +1,89 @@
+"""A run may be given up at any moment, also while its results are on their way: that ends nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from mwnode.client.errors import Unreachable
+from mwnode.protocol.documents import WorkContract
+from mwnode.testing import Harness
+from mwnode.worker.effects import Assignment
+from mwnode.worker.executor import Stop
+from mwnode.worker.hands import Hands
+from mwnode.worker.slots import Slot
+
+
+class Node:
+    """A node that cannot be reached at first; meanwhile something happens."""
+
+    def __init__(self, meanwhile: Any) -> None:
+        self._meanwhile = meanwhile
+        self._tried = False
+
+    async def put_artifact(self, path: Path) -> dict[str, Any]:
+        if not self._tried:
+            self._tried = True
+            self._meanwhile()
+            raise Unreachable("not now")
+        with open(path, "rb") as file:
+            return {"contentHash": "sha256:" + "0" * 64, "sizeBytes": len(file.read()), "uri": "urn:x"}
+
+    async def until_connected(self) -> None:
+        return
+
+
+class Runs:
+    def __init__(self) -> None:
+        self.told: list[str | None] = []
+
+    def collected(self, run_id: str, outputs: object, error: str | None = None) -> None:
+        self.told.append(error)
+
+
+def hands_of(tmp_path: Path, node: Node, runs: Runs) -> Hands:
+    return Hands(node, SimpleNamespace(runs=runs), SimpleNamespace(), tmp_path, lambda *_: None, lambda: None)  # type: ignore[arg-type]
+
+
+def slot_of(tmp_path: Path) -> Slot:
+    harness = Harness(tmp_path / "home")
+    contract = msgspec.convert(harness.contract(), WorkContract)
+    harness.close()
+    assignment = Assignment(
+        run_id="run",
+        group_id="urn:x:g",
+        mission_id="urn:x:m",
+        work_item_id="urn:x:w",
+        ownership_epoch=1,
+        contract=contract,
+        attempt=1,
+        idempotency_key="key",
+        context_package_id=None,
+        checkpoint=None,
+        wall_seconds_max=None,
+    )
+    slot = Slot(tmp_path / "slots", assignment)
+    slot.outputs.mkdir(parents=True)
+    (slot.outputs / "report").write_text("result")
+    return slot
+
+
+async def test_a_slot_that_goes_while_it_is_uploaded_is_told_and_ends_nothing(tmp_path: Path) -> None:
+    slot, runs = slot_of(tmp_path), Runs()
+    hands = hands_of(tmp_path, Node(lambda: shutil.rmtree(slot.path)), runs)
+    hands._runs["run"] = (slot, Stop())
+    await hands.collect("run")
+    assert len(runs.told) == 1
+    assert "No such file" in str(runs.told[0])
+
+
+async def test_what_was_given_up_before_it_began_is_left_alone(tmp_path: Path) -> None:
+    runs = Runs()
+    hands = hands_of(tmp_path, Node(lambda: None), runs)
+    await hands.collect("run")
+    await hands.save_state("run", "checkpoint/state")
+    assert runs.told == []
