@@ -359,7 +359,8 @@ def revoke_for_session(case: Case, agent_id: str, session_epoch: int, cause: Cau
     resume: its ownership is revoked too (decision E18).
     """
     agent = case.view.get(AGENTS, agent_id)
-    for work_item_id in () if agent is None else agent.active_ids:
+    assert agent is not None, "only who has an Agent Card has a Session"
+    for work_item_id in agent.active_ids:
         row = find(case.view, work_item_id)
         if row.ownership_lease is None or leases.ended(case, row.ownership_lease):
             continue  # lapsed: the Coordinator can offer it again, the Agent cannot resume it

@@ -27,7 +27,8 @@ Ending = Literal["released", "revoked"]
 def session_epoch_of(view: View, agent_id: str) -> int:
     """The Agent's last Session Epoch, 1 when it never connected (decision A16)."""
     agent = view.get(AGENTS, agent_id)
-    return max(1, agent.session_epoch) if agent is not None else 1
+    assert agent is not None, "a lease's holder has an Agent Card"
+    return max(1, agent.session_epoch)
 
 
 def grant_coordinator(
@@ -199,9 +200,9 @@ def fold_expired(view: Overlay, fact: EventFact) -> None:
         keep(view, payload.coordinator_lease)
         mission_row = view.get(MISSIONS, payload.coordinator_lease.mission_id)
         assert mission_row is not None
-        if mission_row.coordinator_lease.lease_id == payload.lease_id:
-            updated: MissionRow = structs.replace(mission_row, coordinator_lease=payload.coordinator_lease)
-            view.put(MISSIONS, updated)
+        assert mission_row.coordinator_lease.lease_id == payload.lease_id, "a replaced one was closed then"
+        updated: MissionRow = structs.replace(mission_row, coordinator_lease=payload.coordinator_lease)
+        view.put(MISSIONS, updated)
         return
     assert payload.work_item_id is not UNSET
     row = view.get(WORK_ITEMS, payload.work_item_id)
@@ -212,7 +213,5 @@ def fold_expired(view: Overlay, fact: EventFact) -> None:
         lease = getattr(payload, name)
         if lease is not UNSET:
             keep(view, lease)
-            held: Lease | None = getattr(row, name)
-            if held is not None and held.lease_id == lease.lease_id:
-                changed = structs.replace(changed, **{name: lease})
+            changed = structs.replace(changed, **{name: lease})
     view.put(WORK_ITEMS, changed)

@@ -91,11 +91,19 @@ def _state_of(view: View, command: Command) -> str:
 
 
 def note_facts(view: View, facts: Iterable[EventFact]) -> None:
-    """Note the Events of one decision and the moves that they are; each must be a row of the tables (R-10.2-42)."""
+    """Note the Events of one decision and the moves that they are; each must be a row of the tables (R-10.2-42), and
+    moves its WorkItem's revision by one, or not at all where it is a mere fact (decisions A24, A25)."""
     states: dict[str, str] = {}
+    revisions: dict[str, int] = {}
     for fact in facts:
         CURRENT.add("event", fact.kind)
         payload: Any = fact.payload
+        if fact.work_item_id is not None and fact.kind in _REVISED_BY:
+            row = view.get(WORK_ITEMS, fact.work_item_id)
+            revision = revisions.get(fact.work_item_id, 0 if row is None else row.item.revision)
+            assert payload.revision - revision == _REVISED_BY[fact.kind], (fact.kind, revision, payload.revision)
+            assert fact.aggregate_revision == payload.revision, fact.kind
+            revisions[fact.work_item_id] = payload.revision
         if fact.work_item_id is not None and hasattr(payload, "state"):
             row = view.get(WORK_ITEMS, fact.work_item_id)
             before = states.get(fact.work_item_id, None if row is None else row.item.state)
@@ -116,6 +124,13 @@ def note_facts(view: View, facts: Iterable[EventFact]) -> None:
 
 _WORK_ITEM_EVENTS = {row.event for row in WORK_ITEM}
 _MISSION_EVENTS = {row.event for row in MISSION}
+_FACTS = {
+    "approval.execution.granted",
+    "ext.mwnode.core.lease_expired",
+    "ext.missionweaveprotocol.core.resource_usage_recorded",
+}
+_REVISED_BY = {kind: int(kind not in _FACTS) for kind in _WORK_ITEM_EVENTS - {"mission.child.created"}}
+"""By how much each Event about a WorkItem moves its revision. A child's creation carries its Mission's."""
 
 
 # --- what is missing --------------------------------------------------------------------------------------------------

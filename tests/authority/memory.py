@@ -179,11 +179,13 @@ class World:
         capabilities: tuple[dict[str, str], ...] = (CAPABILITY,),
         max_concurrency: int = 4,
         status: str = "active",
+        connected: bool = True,
     ) -> Actor:
-        """An Agent with a key, a registered Agent Card and a first Session."""
+        """An Agent with a key, a registered Agent Card and a first Session, unless it never connected."""
         actor = self._principal("agent", name)
         self.card(actor, capabilities=capabilities, max_concurrency=max_concurrency, status=status)
-        self.session(actor)
+        if connected:
+            self.session(actor)
         return actor
 
     def card(

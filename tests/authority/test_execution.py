@@ -180,26 +180,33 @@ def test_renewals_keep_the_lease_id() -> None:
     assert scene.refused(anna, RENEW_EXECUTION, shorter).code is ErrorCode.INVALID_COMMAND
 
 
-@pytest.mark.req("R-11.4-01")
-def test_progress_is_recorded_with_a_renewal() -> None:
-    scene = Scene()
-    anna = scene.workers["anna"]
-    item = active(scene)
-    progress = {
-        "currentPhase": "tests",
+def progress_of(scene: Scene, phase: str) -> dict[str, Any]:
+    return {
+        "currentPhase": phase,
         "completedMilestones": ["build"],
         "nextCheckpoint": "report",
         "blockers": [],
         "updatedCompletionEstimate": later(scene, 60),
         "evidenceIds": [],
     }
-    estimate = {
+
+
+def estimate_of(scene: Scene) -> dict[str, Any]:
+    return {
         "estimatedStart": scene.now.text(),
         "estimatedCompletion": later(scene, 60),
         "confidence": 0.5,
         "capacityStatus": "available",
         "lastCalculatedAt": scene.now.text(),
     }
+
+
+@pytest.mark.req("R-11.4-01")
+def test_progress_is_recorded_with_a_renewal() -> None:
+    scene = Scene()
+    anna = scene.workers["anna"]
+    item = active(scene)
+    progress, estimate = progress_of(scene, "tests"), estimate_of(scene)
     payload = {**scene.three(item), "leaseSeconds": 900, "progress": progress, "scheduleEstimate": estimate}
     scene.ok(anna, RENEW_EXECUTION, payload)
     row = scene.item(item)
@@ -209,6 +216,30 @@ def test_progress_is_recorded_with_a_renewal() -> None:
     for member in progress:
         broken = {**payload, "progress": {name: value for name, value in progress.items() if name != member}}
         assert scene.refused(anna, RENEW_EXECUTION, broken).code is ErrorCode.INVALID_COMMAND
+
+
+@pytest.mark.req("R-11.4-01", "R-11.4-05")
+def test_progress_lasts_until_there_is_newer() -> None:
+    scene = Scene()
+    anna = scene.workers["anna"]
+    item = active(scene)
+
+    def told() -> tuple[str, bool]:
+        document = scene.item(item).item
+        assert document.progress is not UNSET
+        return document.progress.current_phase, document.schedule_estimate is not UNSET
+
+    first = {"progress": progress_of(scene, "first"), "scheduleEstimate": estimate_of(scene)}
+    scene.ok(anna, RENEW_EXECUTION, {**scene.three(item), "leaseSeconds": 900, **first})
+    scene.ok(anna, RENEW_EXECUTION, {**scene.three(item), "leaseSeconds": 901})
+    assert told() == ("first", True)
+    scene.ok(anna, "work.checkpoint", {**scene.three(item), "checkpoint": scene.checkpoint()})
+    assert told() == ("first", True)
+    scene.start(item, anna)
+    second = {"checkpoint": scene.checkpoint(), "progress": progress_of(scene, "second")}
+    decision = scene.ok(anna, "work.checkpoint", {**scene.three(item), **second})
+    assert decision.facts[0].payload.progress.current_phase == "second"  # type: ignore[attr-defined]
+    assert told() == ("second", True)
 
 
 @pytest.mark.req("R-11.3-08", "R-11.3-09", "R-11.3-16", "R-19-27", "R-10.2-18")
@@ -357,6 +388,8 @@ def test_a_block_saves_a_checkpoint_and_names_its_resolution() -> None:
     row = scene.item(item)
     assert (row.item.state, row.block_reason, row.required_resolution) == ("blocked", "no licence", "buy it")
     assert row.checkpoint is not None
+    assert row.checkpoint.checkpoint_id == whole["checkpoint"]["checkpointId"]
+    assert row.checkpoints == (row.checkpoint,)
     assert scene.agent_row(anna).active == 0
 
 

@@ -13,6 +13,8 @@ from mwnode.protocol.instants import parse
 from tests.authority.scene import GROUP, MISSION, RENEW_EXECUTION, Scene, later
 
 EXPIRED = "ext.mwnode.core.lease_expired"
+MEMBERS = ("ownership_lease", "execution_lease", "blocked_lease", "coordinator_lease")
+"""Where a lease stands in an Event's payload."""
 
 
 def active(scene: Scene, name: str = "item") -> str:
@@ -68,11 +70,14 @@ def test_each_type_of_lease_runs_out() -> None:
     assert scene.mission_row(MISSION).coordinator_lease.state == "expired"
     assert not [row for row in scene.view.all(LEASES) if row.lease.state == "active"]
     expired = [fact.payload for fact in scene.facts if isinstance(fact.payload, LeaseExpired)]
+    for payload in expired:
+        carried = [name for name in MEMBERS if getattr(payload, name) is not UNSET]
+        assert carried == [f"{payload.lease_type}_lease"]
     assert [parse(lease_end(payload)) for payload in expired] == sorted(parse(lease_end(p)) for p in expired)
 
 
 def lease_end(payload: LeaseExpired) -> str:
-    for name in ("ownership_lease", "execution_lease", "blocked_lease", "coordinator_lease"):
+    for name in MEMBERS:
         lease = getattr(payload, name)
         if lease is not UNSET:
             end: str = lease.expires_at
@@ -93,6 +98,37 @@ def test_a_renewed_or_closed_lease_is_not_due() -> None:
     assert decide_due(scene.view, LEASES.code, lease, scene.context()) is None
     assert decide_due(scene.view, LEASES.code, "urn:example:lease:none", scene.context()) is None
     assert decide_due(scene.view, MEMBERSHIPS.code, "nobody", scene.context()) is None
+
+
+@pytest.mark.req("R-11.3-05")
+def test_a_lease_that_lasts_long_enough_is_not_renewed_by_the_way() -> None:
+    """Whatever moves a lease's end is a renewal of it; what moves nothing is none (decision F11)."""
+    scene = Scene()
+    anna = scene.workers["anna"]
+    item = scene.bring(scene.authorize("item"), "queued", anna)
+    for seconds, count in ((899, 0), (900, 0), (901, 1)):
+        scene.ok(anna, "work.start", {"workItemId": item, "ownershipEpoch": 1, "executionLeaseSeconds": seconds})
+        ownership = scene.item(item).ownership_lease
+        assert ownership is not None
+        assert (ownership.renewal_count, ownership.expires_at) == (count, later(scene, 900 + count))
+        resume = {"checkpoint": scene.checkpoint(), "resumeWithinSeconds": 1}
+        scene.ok(anna, "work.checkpoint", {**scene.three(item), **resume})
+
+
+@pytest.mark.req("R-11.3-06")
+def test_a_lease_tells_the_session_of_its_holder_or_the_first_of_one_that_never_connected() -> None:
+    scene = Scene()
+    item = scene.bring(scene.authorize("one"), "queued", scene.workers["anna"])
+    never = scene.agent("never", connected=False)
+    scene.ok(scene.owner, "mission.assign_coordinator", {"coordinatorAgentId": never.id})
+    assert scene.agent_row(never).session_epoch == 0
+    assert scene.mission_row(MISSION).coordinator_lease.session_epoch == 1
+    for _ in range(2):
+        scene.session(scene.workers["anna"])
+    scene.start(item, scene.workers["anna"])
+    lease = scene.item(item).execution_lease
+    assert lease is not None
+    assert lease.session_epoch == scene.agent_row(scene.workers["anna"]).session_epoch == 3
 
 
 @pytest.mark.req("R-11.3-16")

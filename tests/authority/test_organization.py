@@ -202,6 +202,7 @@ def test_a_revoked_card_stops_its_agent_and_its_executions() -> None:
         f"{EXT}.core.work_execution_lease_revoked",
     ]
     assert decision.receipt == 0
+    assert decision.facts[1].payload.reason == "agent_card_revoked"  # type: ignore[attr-defined]
     row = stage.item(item)
     assert row.execution_lease is not None
     assert row.ownership_lease is not None

@@ -6,6 +6,7 @@ Run by hand: it is no part of the suite. One process works at a time.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import pickle
 import random
@@ -21,6 +22,8 @@ from tests.mutations import trial
 from tests.mutations.faults import CHECKOUT, CORE, Mutant, mutants
 from tests.mutations.trial import Map, Order, Verdict
 
+HEAVY = ("aiohttp.web", "cryptography.x509", "jsonschema", "lmdb", "msgspec", "nacl.bindings", "prometheus_client")
+"""Loaded once, before the children that load the core and its tests anew."""
 WANTED = 0.85
 """The share of mutants that the tests should kill."""
 
@@ -104,6 +107,8 @@ def run(chosen: Sequence[Mutant], patience: float, record: Record) -> list[str]:
     order = Order(known)
     for place, tests in killers.items():
         order.killers[place].update(tests)
+    for name in HEAVY:
+        importlib.import_module(name)
     trial.try_cold([*left, *cold], order, patience, record.tell)
     return []
 

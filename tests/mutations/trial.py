@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType, ModuleType
@@ -29,6 +29,9 @@ from hypothesis import settings
 
 from tests.mutations.faults import CHECKOUT, CORE, Mutant, mutated
 
+TESTS = "tests/authority"
+LIKELY = ("table", "matrix")
+"""Test files that try everything a little: what is wrong at loading shows there first."""
 BLIND = ("hash_seed",)
 """Tests whose work is done by another process, where no mutant is."""
 MEMORY_MAX = 3 * 1024**3
@@ -63,7 +66,8 @@ class Order:
         self.known = known
         self.killers: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
 
-    def of(self, mutant: Mutant) -> list[str]:
+    def of(self, mutant: Mutant) -> dict[str, float]:
+        """The tests in their order, with the seconds that each takes."""
         killers = self.killers[_neighbourhood(mutant)]
         ranks: dict[str, int] = defaultdict(int)
         keys = {}
@@ -71,7 +75,7 @@ class Order:
             file = test.partition("::")[0]
             keys[test] = (-killers.get(test, 0), mutant.module not in file, ranks[file], self.known.seconds[test])
             ranks[file] += 1
-        return sorted(keys, key=keys.__getitem__)
+        return {test: self.known.seconds[test] for test in sorted(keys, key=keys.__getitem__)}
 
     def learn(self, mutant: Mutant, test: str) -> None:
         self.killers[_neighbourhood(mutant)][test] += 1
@@ -110,15 +114,15 @@ class Session:
         return True
 
 
-def load(work: Callable[[dict[str, pytest.Item]], None]) -> None:
-    """Load the core's tests into this process and hand them to ``work``."""
+def load(work: Callable[[dict[str, pytest.Item]], None], files: Sequence[str] = (TESTS,)) -> None:
+    """Load the core's tests, or some files of them, into this process and hand them to ``work``."""
     os.chdir(CHECKOUT)
     settings.register_profile("mutants", derandomize=True, database=None, deadline=None)
     settings.load_profile("mutants")
     options = ["-qq", "-s", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=0"]
     # Hypothesis is loaded already, for its profile.
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    pytest.main([*options, "tests/authority"], plugins=[Session(work)])
+    pytest.main([*options, *files], plugins=[Session(work)])
 
 
 def passes(item: pytest.Item) -> bool:
@@ -127,17 +131,23 @@ def passes(item: pytest.Item) -> bool:
     return not any(report.failed for report in reports)
 
 
-def first_failure(tests: dict[str, pytest.Item], names: Iterable[str], patience: float) -> str | None:
+def first_failure(tests: dict[str, pytest.Item], names: dict[str, float], patience: float) -> str | None:
     """The first of the tests that fails; a test that is gone counts as failed. ``UNSEEN`` when the time was up.
 
-    ``patience`` is in seconds of processor time.
+    ``names`` has how long each test usually takes; that and ``patience`` are in seconds of processor time.
     """
     until = time.process_time() + patience
-    for name in names:
-        if name not in tests or not passes(tests[name]):
-            return name
-        if time.process_time() > until:
-            return UNSEEN
+    for name, usual in names.items():
+        if name in tests:
+            # A fault may make a test go on for ever: then the signal ends this process.
+            signal.setitimer(signal.ITIMER_VIRTUAL, 3 + 3 * usual)
+            passed = passes(tests[name])
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            if passed:
+                if time.process_time() > until:
+                    return UNSEEN
+                continue
+        return name
     return None
 
 
@@ -320,11 +330,11 @@ def try_warm(
             tell(Verdict(mutant, False, "no test runs it", 0.0))
             continue
 
-        def work(mutant: Mutant = mutant, names: list[str] = names) -> str | None:
+        def work(mutant: Mutant = mutant, names: dict[str, float] = names) -> str | None:
             return first_failure(tests, names, patience) if exchange(mutant, functions) else UNFIT
 
         started = time.monotonic()
-        by = in_child(work, _limit(order.known, names))
+        by = in_child(work, _limit(names))
         if by == UNFIT:
             left.append(mutant)
             continue
@@ -333,24 +343,33 @@ def try_warm(
 
 
 def try_cold(chosen: Sequence[Mutant], order: Order, patience: float, tell: Callable[[Verdict], None]) -> None:
-    """Try faults in what runs at loading, from a process that has not loaded the tests."""
+    """Try faults in what runs at loading, from a process that has not loaded the tests: in the likely files first."""
     for mutant in chosen:
         names = order.of(mutant)
-
-        def work(mutant: Mutant = mutant, names: list[str] = names) -> str | None:
-            found: list[str | None] = []
-            sys.meta_path.insert(0, Finder(mutant))
-            load(lambda tests: found.append(first_failure(tests, names, patience)))
-            return found[0] if found else "(the tests cannot be loaded)"
-
+        files = sorted({name.partition("::")[0] for name in names})
+        first = [file for file in files if any(part in file for part in (*LIKELY, mutant.module))]
         started = time.monotonic()
-        by = in_child(work, LOADING_SECONDS + _limit(order.known, names))
+        by = None
+        for some in (first, [TESTS]):
+            if by is None:
+
+                def work(
+                    mutant: Mutant = mutant, names: dict[str, float] = names, some: list[str] = some
+                ) -> str | None:
+                    wanted = {name: names[name] for name in names if some == [TESTS] or name.partition("::")[0] in some}
+                    found: list[str | None] = []
+                    sys.meta_path.insert(0, Finder(mutant))
+                    load(lambda tests: found.append(first_failure(tests, wanted, patience)), some)
+                    return found[0] if found else "(the tests cannot be loaded)"
+
+                by = in_child(work, LOADING_SECONDS + _limit(names))
+                by = None if by == UNSEEN and some == first else by
         _conclude(mutant, by, len(names), time.monotonic() - started, order, tell)
 
 
-def _limit(known: Map, names: Sequence[str]) -> float:
-    """Seconds for some tests: the traced run was slower than this one, but the machine may be busier."""
-    return 30 + 5 * sum(known.seconds[name] for name in names)
+def _limit(names: dict[str, float]) -> float:
+    """Seconds by the clock for some tests: a last resort, since the machine may be busy."""
+    return 120 + 10 * sum(names.values())
 
 
 def _conclude(
