@@ -25,6 +25,8 @@ HINTS: dict[ErrorCode, str] = {
     ErrorCode.AUTH_REQUIRED: "the node does not know who asks: is the key registered (`mwnode key list`)?",
     ErrorCode.AUTH_INVALID_SIGNATURE: "see with `mwnode key list` whether this key is registered there and valid now, "
     "and compare the clocks; on the node, `mwnode doctor --audit` tells which check failed",
+    ErrorCode.AUTH_STALE_SESSION: "another process has connected with this key, and the newer one acts for the Agent: "
+    "stop one of the two, or give it an Agent of its own by `mwnode agent add`",
     ErrorCode.AUTH_STALE_COORDINATOR: "see with `mwnode mission show ID` who coordinates now",
     ErrorCode.AUTH_FORBIDDEN: "act as somebody whose role allows it: give that key by --key",
     ErrorCode.GROUP_NOT_FOUND: "see `mwnode mission list` for what this key may see, or act with another by --key",

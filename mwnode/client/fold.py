@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from mwnode.protocol.commands import Checkpoint, Payload, Usage
-from mwnode.protocol.documents import Artifact, Event, Evidence, Lease, WorkItem
+from mwnode.protocol.documents import Artifact, Event, Evidence, Lease, ResourceGrant, WorkItem
 from mwnode.protocol.events import (
     EVENT_PAYLOADS,
     ArtifactPublished,
@@ -36,6 +36,7 @@ from mwnode.protocol.events import (
 )
 from mwnode.protocol.identifiers import CORE_EXTENSION
 
+ANY_RESOURCE = "urn:mwnode:resource:any"
 _LEASES = ("ownership_lease", "execution_lease", "blocked_lease")
 _WORK_ITEM_MEMBERS = {field.encode_name: field.name for field in msgspec.structs.fields(WorkItem)}
 
@@ -60,6 +61,8 @@ class WorkView(Struct):
     """Evidence by ID, of submission, review and failure."""
     approved_epochs: tuple[int, ...] = ()
     """Ownership Epochs for which an Execution Approval was granted."""
+    approved: dict[int, tuple[ResourceGrant, ...]] = {}
+    """What the newest Execution Approval of each Ownership Epoch covers; of a resource that it does not name, any."""
     used: Usage | None = None
 
     @property
@@ -99,6 +102,8 @@ def fold(views: dict[str, WorkView], payload: Payload) -> WorkView | None:
         return None
     if isinstance(payload, ExecutionApproved):
         view.approved_epochs = (*view.approved_epochs, payload.ownership_epoch)
+        covered = payload.resources or (ResourceGrant(resource=ANY_RESOURCE, operations=payload.operations),)
+        view.approved = {**view.approved, payload.ownership_epoch: covered}
     elif isinstance(payload, ResourceUsageRecorded):
         view.used = payload.cumulative_usage
     elif isinstance(payload, LeaseExpired):

@@ -154,6 +154,12 @@ class Checks:
             self._time(work.deadline, *here, "deadline")
         if needs_human(work) and work.approval not in (None, "human_required"):
             self.fail(f"risk {work.risk!r} requires 'human_required'", *here, "approval")
+        resources = self.mission.permissions if work.resources is None else work.resources
+        if (needs_human(work) or work.approval == "human_required") and not any(one.operations for one in resources):
+            # An Execution Approval names operations; without any, nobody could ever let it run (R-12-17).
+            self.fail(
+                "waits for a human to permit operations: name them in `resources`, or in [mission] permissions", *here
+            )
 
     def _cycle(self, seen: Mapping[str, int]) -> None:
         """Refuse dependencies that wait for each other."""

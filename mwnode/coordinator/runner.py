@@ -86,6 +86,8 @@ async def run_coordinator(options: CoordinatorOptions, stop: asyncio.Event | Non
         if not connecting.done():
             return
         async with connecting.result() as client:
+            if client.session_epoch > 1:
+                options.log("took_over", {"note": "another process that still uses this key is ended by this one"})
             await Coordinator(client, options.plans, mission=options.mission, log=options.log).run(stop)
     finally:
         stopped.cancel()

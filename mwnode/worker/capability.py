@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from mwnode.client.fold import ANY_RESOURCE
 from mwnode.protocol.documents import ResourceGrant, WorkContract
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.instants import Instant, parse
@@ -57,17 +58,36 @@ def usable(raw: bytes | None, now: Instant, operation: str, resource: str | None
     return found.token
 
 
-def asked_for(contract: WorkContract, work_item_id: str, lease_id: str) -> dict[str, Any] | None:
-    """The request for everything that a contract allows; ``None`` where it allows nothing."""
-    operations = _unique(operation for grant in contract.allowed_resources for operation in grant.operations)
+def asked_for(
+    contract: WorkContract, work_item_id: str, lease_id: str, approved: tuple[ResourceGrant, ...] | None = None
+) -> dict[str, Any] | None:
+    """The request for everything that a contract allows; ``None`` where it allows nothing.
+
+    Where a human approved a part of it, for that part: what was not approved is not had by asking for all (R-12-17).
+    """
+    allowed = contract.allowed_resources if approved is None else _within(contract.allowed_resources, approved)
+    operations = _unique(operation for grant in allowed for operation in grant.operations)
     if not operations:
         return None
     return {
         "workItemId": work_item_id,
         "executionLeaseId": lease_id,
         "operations": operations,
-        "resources": msgspec.to_builtins(contract.allowed_resources),
+        "resources": msgspec.to_builtins(allowed),
     }
+
+
+def _within(wanted: Iterable[ResourceGrant], approved: tuple[ResourceGrant, ...]) -> tuple[ResourceGrant, ...]:
+    """What of the grants is covered by those approved."""
+    found = []
+    for grant in wanted:
+        covered = {
+            one for held in approved if held.resource in (grant.resource, ANY_RESOURCE) for one in held.operations
+        }
+        kept = tuple(one for one in grant.operations if one in covered)
+        if kept:
+            found.append(msgspec.structs.replace(grant, operations=kept))
+    return tuple(found)
 
 
 def _unique(names: Iterable[str]) -> list[str]:
@@ -84,7 +104,8 @@ class Capabilities:
         """What is asked for now; ``None`` without a lease, or where the contract allows no operation."""
         if job.hold is None or not self.engine.online:
             return None
-        return asked_for(self.engine.view(job).item.contract, job.work_item_id, job.hold.lease_id)
+        view = self.engine.view(job)
+        return asked_for(view.item.contract, job.work_item_id, job.hold.lease_id, view.approved.get(job.epoch))
 
     def watch(self, job: Job, now: float) -> None:
         """Renew a token at half of its life, and take it away when it or the lease is over."""

@@ -66,6 +66,8 @@ async def run_worker(options: WorkerOptions, stop: asyncio.Event | None = None) 
         if client is None:
             return
         async with client:
+            if client.session_epoch > 1:
+                options.log("took_over", {"note": "another process that still uses this key is ended by this one"})
             settings = msgspec.structs.replace(
                 options.settings, offline_grace_seconds=options.offline_grace, keep_failed=options.keep_failed
             )

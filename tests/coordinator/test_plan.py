@@ -251,3 +251,27 @@ criteria = []
     told = " ".join(str(error) for error in raised.value.all)
     assert "is a relative path under outputs/" in told
     assert "'second' has no criteria" in told
+
+
+@pytest.mark.req("R-12-17")
+def test_work_that_waits_for_a_human_names_what_is_to_be_permitted() -> None:
+    bare = """
+[mission]
+objective = "Publish"
+deadline = "P1D"
+budget = { wallClockSecondsLimit = 600 }
+definitionOfDone = [ { criterionId = "c", description = "d", evidenceRequired = ["deterministic_test"] } ]
+
+[[work]]
+id = "publish"
+goal = "Publish"
+risk = "high_risk"
+deliverables = [ { id = "report" } ]
+criteria = [ { id = "ok", description = "done", check = "exit 0" } ]
+"""
+    with pytest.raises(PlanError, match="waits for a human to permit operations"):
+        parse_plan(bare.encode(), SOURCE)
+    permitted = bare.replace(
+        "[[work]]", 'permissions = [ { resource = "urn:x:site", operations = ["write"] } ]\n[[work]]'
+    )
+    parse_plan(permitted.encode(), SOURCE)

@@ -11,13 +11,16 @@ import msgspec
 import pytest
 
 from mwnode.client import Client
+from mwnode.client.fold import ANY_RESOURCE
+from mwnode.protocol.documents import ResourceGrant
 from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.instants import parse
 from mwnode.testing import Harness
-from mwnode.worker.capability import NotCapable, usable
+from mwnode.worker.capability import NotCapable, asked_for, usable
 from mwnode.worker.executor import Work
 from mwnode.worker.runner import Worker
 from tests.worker.desk import CHECKED, Desk, Run, desk
+from tests.worker.test_executor import assignment
 from tests.worker.test_runner import World, world
 
 __all__ = ["world"]
@@ -57,6 +60,30 @@ def test_everything_that_the_contract_allows_is_asked_for_and_nothing_else(mwnod
         "operations": ["repository.read", "repository.write"],
         "resources": [TOOL],
     }
+
+
+@pytest.mark.req("R-12-17")
+def test_of_what_a_human_approved_in_part_that_part_is_asked_for() -> None:
+    site, files = "urn:example:site", "urn:example:files"
+    contract = msgspec.structs.replace(
+        assignment().contract,
+        allowed_resources=(
+            ResourceGrant(resource=site, operations=("write.page", "delete.page")),
+            ResourceGrant(resource=files, operations=("read",)),
+        ),
+    )
+
+    def asked(*approved: ResourceGrant) -> tuple[Any, Any]:
+        request = asked_for(contract, "urn:example:work", "urn:example:lease", approved)
+        assert request is not None
+        return request["operations"], [(one["resource"], tuple(one["operations"])) for one in request["resources"]]
+
+    part = ResourceGrant(resource=site, operations=("write.page",))
+    assert asked(part) == (["write.page"], [(site, ("write.page",))])
+    anywhere = ResourceGrant(resource=ANY_RESOURCE, operations=("read", "write.page"))
+    assert asked(anywhere) == (["write.page", "read"], [(site, ("write.page",)), (files, ("read",))])
+    other = ResourceGrant(resource="urn:example:other", operations=("read",))
+    assert asked_for(contract, "urn:example:work", "urn:example:lease", (other,)) is None
 
 
 def test_work_that_is_allowed_nothing_gets_no_token(mwnode: Harness) -> None:
