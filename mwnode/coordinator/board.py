@@ -26,6 +26,7 @@ from mwnode.protocol.documents import (
     Mission,
 )
 from mwnode.protocol.events import (
+    ArtifactForwarded,
     BudgetAmended,
     CoordinatorAssigned,
     CoordinatorReconciled,
@@ -49,7 +50,13 @@ from mwnode.protocol.events import (
     WorkProposal,
     WorkProposed,
 )
-from mwnode.protocol.identifiers import CLARIFICATION_SCHEMA, CORE_EXTENSION, EVIDENCE_SCHEMA, RETRY_SCHEMA
+from mwnode.protocol.identifiers import (
+    CLARIFICATION_SCHEMA,
+    CORE_EXTENSION,
+    EVIDENCE_SCHEMA,
+    INPUTS_SCHEMA,
+    RETRY_SCHEMA,
+)
 
 T = TypeVar("T", bound=Struct)
 _MISSION_FACTS = (
@@ -136,6 +143,10 @@ class Board(Struct):
     """What the owner last asked for each WorkItem that is to be tried again."""
     given: dict[str, dict[str, Evidence]] = field(default_factory=dict)
     """Evidence that humans gave in Messages, by WorkItem and ID."""
+    handed: dict[str, str] = field(default_factory=dict)
+    """Path and content hash of every file that the Mission's owner handed in."""
+    forwarded: set[tuple[str, str]] = field(default_factory=set)
+    """Content hash and Group of everything that was forwarded from or to this Group."""
     failed_at: dict[str, int] = field(default_factory=dict)
     """Sequence at which each WorkItem last failed."""
 
@@ -161,6 +172,8 @@ class Board(Struct):
             self.facts[f"accepted {payload.work_item_id}"] = event.event_id
         elif isinstance(payload, WorkBlocked):
             self.blocked_at[payload.work_item_id] = self.sequence
+        elif isinstance(payload, ArtifactForwarded):
+            self.forwarded.add((payload.artifact_hash, payload.to_group_id))
         elif isinstance(payload, WorkFailed):
             self.failed_at[payload.work_item_id] = self.sequence
         elif isinstance(payload, MissionChildCreated):
@@ -231,6 +244,9 @@ class Board(Struct):
             work_item_id = data.get("workItemId")
             if isinstance(work_item_id, str):
                 self.retries[work_item_id] = Retry(self.sequence, _as(Budget, data.get("budget")))
+        elif schema == INPUTS_SCHEMA and message.author == self.owner:
+            files = data.get("files")
+            self.handed = {str(path): str(content_hash) for path, content_hash in dict(files or {}).items()}
         elif schema == EVIDENCE_SCHEMA and message.author.type == "human":
             evidence = _as(Evidence, data)
             if evidence is not None and evidence.generated_by == message.author:

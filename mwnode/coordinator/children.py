@@ -21,10 +21,17 @@ from mwnode.coordinator.effects import Check, Follow
 from mwnode.coordinator.graph import Instance
 from mwnode.coordinator.plan import Plan
 from mwnode.coordinator.review import Checked
-from mwnode.protocol.commands import MessagePost, MissionApprove, MissionCreateChild, MissionRequestChanges
+from mwnode.protocol.commands import (
+    CORE,
+    ArtifactForward,
+    MessagePost,
+    MissionApprove,
+    MissionCreateChild,
+    MissionRequestChanges,
+)
 from mwnode.protocol.documents import Artifact, DataBlock, Event
 from mwnode.protocol.events import ArtifactPublished, MissionCancelled, MissionTerminated
-from mwnode.protocol.identifiers import mission_conversation_id
+from mwnode.protocol.identifiers import INPUTS_SCHEMA, mission_conversation_id
 from mwnode.protocol.instants import parse
 
 if TYPE_CHECKING:
@@ -129,7 +136,7 @@ class Children:
 
     # --- one promoted work --------------------------------------------------------------------------------------------
 
-    def look_at(self, instance: Instance, view: WorkView, plan: Plan) -> None:
+    def look_at(self, instance: Instance, instances: Mapping[str, Instance], view: WorkView, plan: Plan) -> None:
         """Do what a work with a plan of its own needs next."""
         child = self._newest(view.work_item_id)
         if child is None:
@@ -138,6 +145,7 @@ class Children:
             return
         self._pass_up(child)
         self._pass_down(child)
+        self._hand_in(child, self.engine.graph.results(instance, instances))
         state = child.board.state
         if state == "awaiting_approval":
             self._review(child, view)
@@ -203,6 +211,30 @@ class Children:
             changes = MissionRequestChanges(approval=approval, feedback=fault)
             engine.send(key, "mission.request_changes", changes, revision=board.revision, board=board)
         engine.note("child_decided", work=child.local, missionId=child.mission_id, decision=decision)
+
+    def _hand_in(self, child: Child, files: Mapping[str, str]) -> None:
+        """Forward the results that the work depends on to the child's Group, and say what they are called there."""
+        engine, board = self.engine, child.board
+        if not files or board.state != "active" or board.handed == files:
+            return
+        lacking = [one for one in files.values() if (one, board.group_id) not in engine.board.forwarded]
+        for content_hash in dict.fromkeys(lacking):
+            key = f"forward {board.group_id} {content_hash}"
+            if engine.free(key):
+                payload = ArtifactForward(
+                    artifact_hash=content_hash, to_group_id=board.group_id, reason=f"input of {child.local}"
+                )
+                engine.send(key, f"{CORE}.artifact_forward", payload)
+        key = f"hand in {child.mission_id}"
+        if not lacking and engine.free(key):
+            block = DataBlock(schema=INPUTS_SCHEMA, data={"files": dict(files)})
+            message = MessagePost(
+                message_id=engine.papers.new_id(),
+                conversation_id=mission_conversation_id(board.group_id),
+                content=(block,),
+                announcement=True,
+            )
+            engine.send(key, "message.post", message, board=board)
 
     # --- words --------------------------------------------------------------------------------------------------------
 

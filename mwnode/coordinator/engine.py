@@ -307,7 +307,10 @@ class MissionEngine:
 
     def have_inputs(self, local: str) -> bool:
         """Whether a work's input files are stored; asks for it otherwise. Only the plan's works have any."""
-        if local in self.inputs or local not in self.plan.by_id:
+        work = self.plan.by_id.get(local)
+        if work is not None and self.graph.handed(work) is None:
+            return False
+        if local in self.inputs or work is None:
             return True
         if self.free(f"upload {local}"):
             self.wait(f"upload {local}", 60.0)
@@ -321,7 +324,7 @@ class MissionEngine:
             case "verified" | "cancelled":
                 return
             case _ if plan is not None and instance.work is not None:
-                self.children.look_at(instance, view, plan)
+                self.children.look_at(instance, instances, view, plan)
             case "submitted":
                 self.reviewing.look_at(instance, view)
             case "blocked":

@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct
 from mwnode.client.fold import WorkView
 from mwnode.coordinator.board import Board, Change
 from mwnode.coordinator.plan import Plan
-from mwnode.coordinator.plan_format import PlanWork
+from mwnode.coordinator.plan_format import FROM_PARENT, PlanWork
 from mwnode.protocol.documents import Artifact, WorkContract
 from mwnode.protocol.identifiers import CORE_EXTENSION
 from mwnode.protocol.instants import Instant
@@ -110,6 +110,24 @@ class Graph:
                     files[f"{local}/{path}"] = content_hash
         return files
 
+    def handed(self, work: PlanWork) -> dict[str, str] | None:
+        """Path under `inputs/` and content hash of what the Mission's owner handed in for a work; ``None`` while
+        something that the plan names is not there."""
+        files: dict[str, str] = {}
+        for name in work.inputs:
+            if not name.startswith(FROM_PARENT):
+                continue
+            wanted = name.removeprefix(FROM_PARENT).strip("/")
+            found = {
+                f"parent/{path}": content_hash
+                for path, content_hash in self.board.handed.items()
+                if not wanted or path == wanted or path.startswith(f"{wanted}/")
+            }
+            if not found:
+                return None
+            files.update(found)
+        return files
+
     def contract(
         self,
         instance: Instance,
@@ -130,7 +148,7 @@ class Graph:
                 instance.work,
                 {local: other.work_item_id for local, other in instances.items()},
                 now,
-                {**inputs, **self.results(instance, instances)},
+                {**inputs, **(self.handed(instance.work) or {}), **self.results(instance, instances)},
                 mission_deadline=self.board.mission.deadline,
                 contract_version=version,
             )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mwnode.coordinator.plan import Plan, PlanError
-from mwnode.coordinator.plan_format import PlanWork, is_content_hash
+from mwnode.coordinator.plan_format import FROM_PARENT, PlanWork, is_content_hash
 
 FILES_MAX = 2000
 """Most input files of one WorkItem: its contract lists each of them."""
@@ -20,6 +20,8 @@ def input_files(plan: Plan, work: PlanWork) -> dict[str, Path | str]:
     """
     found: dict[str, Path | str] = {}
     for index, name in enumerate(work.inputs):
+        if name.startswith(FROM_PARENT):
+            continue  # no file of this plan: its Mission's owner hands it in
         if is_content_hash(name):
             found[name.removeprefix("sha256:")] = name
             continue

@@ -21,6 +21,7 @@ from mwnode.coordinator.plan_checks import Checks, PlanError
 from mwnode.coordinator.plan_faults import faults_of
 from mwnode.coordinator.plan_format import (
     DEFAULT_SECONDS,
+    FROM_PARENT,
     GENERIC_CAPABILITY,
     PlanFile,
     PlanMission,
@@ -227,7 +228,8 @@ def _load(raw: bytes, source: Path, above: tuple[Path, ...]) -> Plan:
         if work.mission is not None:
             missing += _load_child(plan, index, work, raw, above)
         for position, name in enumerate(work.inputs):
-            if not is_content_hash(name) and not (source.parent / name).exists():
+            elsewhere = is_content_hash(name) or name.startswith(FROM_PARENT)
+            if not elsewhere and not (source.parent / name).exists():
                 where: KeyPath = ("work", index, "inputs", position)
                 line = line_of(raw.decode("utf-8"), where)
                 missing.append(PlanError(source, f"no file or folder {name!r} beside the plan", where, line))

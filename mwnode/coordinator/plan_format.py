@@ -40,6 +40,8 @@ from mwnode.protocol.scalars import (
     Uri,
 )
 
+FROM_PARENT = "parent:"
+"""What an input of a child Mission's work begins with that comes from the works before its parent WorkItem."""
 GENERIC_CAPABILITY = "mwnode.generic@1.0.0"
 EXIT_ZERO = "exit 0"
 """The `check` of a criterion that the executor's exit status 0 proves."""

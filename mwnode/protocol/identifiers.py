@@ -19,6 +19,8 @@ CLARIFICATION_SCHEMA = "urn:mwnode:schema:clarification"
 """The ``data_ref`` schema of clarification rounds."""
 RETRY_SCHEMA = "urn:mwnode:schema:retry"
 """The ``data_ref`` schema of a MissionOwner's wish that a WorkItem be tried again: which, and under what budget."""
+INPUTS_SCHEMA = "urn:mwnode:schema:inputs"
+"""The ``data_ref`` schema by which a Parent Coordinator names the files that it forwarded to a child Mission."""
 EVIDENCE_SCHEMA = "urn:mwnode:schema:evidence"
 """The ``data_ref`` schema by which a human hands signed Evidence to the Coordinator."""
 

@@ -228,6 +228,25 @@ def test_what_a_child_asks_of_its_owner_reaches_the_human_and_the_answer_the_chi
     assert family.inner.mission.state == "approved"
 
 
+@pytest.mark.req("R-13.3-14")
+def test_what_a_childs_work_depends_on_is_handed_in(mwnode: Harness, tmp_path: Path) -> None:
+    head, works = PARENT[: PARENT.index("[[work]]")], PARENT[PARENT.index("[[work]]") :]
+    ship = works[works.index('[[work]]\nid = "ship"') :]
+    notes = ship.replace('"ship"', '"notes"').replace('after = ["docs"]\n', "").replace('"Ship"', '"Take notes"')
+    after = works.replace('mission = "docs.toml"', 'mission = "docs.toml"\nafter = ["notes"]')
+    parent = f"{head}{notes}{after}"
+    child = CHILD.replace('goal = "Write the guide"', 'goal = "Write the guide"\ninputs = ["parent:notes/report"]')
+    family = Family(mwnode, tmp_path, parent, child)
+    workers = team(mwnode)
+    family.work(*workers, rounds=30)
+    written = next(one for worker in workers for one in worker.launched if one.contract.goal == "Write the guide")
+    constraints: Any = written.contract.constraints
+    assert [one["path"] for one in constraints["inputs"]] == ["parent/notes/report"]
+    assert family.parent.state("docs") == "verified"
+    forwarded = [one for one in family.parent.kinds() if one.endswith("artifact_forward")]
+    assert len(forwarded) == 1
+
+
 def test_a_coordinator_that_starts_anew_finds_its_child_and_makes_no_second_one(family: Family) -> None:
     family.work(rounds=3)
     anew = coordinate(family.harness, family.parent.mission, family.plan)

@@ -30,7 +30,9 @@ from mwnode.home import load_key
 from mwnode.narrative import work_item_of
 
 SEED = 20_301_231
-SETTLE_SECONDS = 20.0
+AT_ONCE = 2
+"""Disturbances between two looks at the logs."""
+SETTLE_SECONDS = 10.0
 """The next disturbance comes when enough is done, or after so long without any progress."""
 EXECUTOR = """\
 cd "$1"
@@ -46,7 +48,7 @@ echo "$MWNODE_IDEMPOTENCY_KEY" > outputs/result.txt
 """
 """One external effect for each idempotency key, however often it is run; ends once so much work is allowed to be done,
 so that the work does not outrun what disturbs it."""
-AHEAD = 40
+AHEAD = 100
 """So many WorkItems may be done before their share of the disturbances came."""
 HEAD = """\
 [mission]
@@ -232,7 +234,9 @@ def soak(path: Path, size: Size, told: Callable[[str], None] = lambda text: None
                 told(f"{now - started:5.0f} s: {done} of {total} accepted, {len(due)} disturbances to come")
             # Something must have come through since the last one, or the machine alone would decide how hard this is.
             if due and (done > seen or now > changed + SETTLE_SECONDS):
-                due.pop()()
+                for disturb in due[-AT_ONCE:]:
+                    disturb()
+                del due[-AT_ONCE:]
                 changed, seen = time.monotonic(), done
                 field.allow(AHEAD + total * (disturbances - len(due)) // disturbances if due else 10 * total)
             time.sleep(chance.uniform(0.05, 0.4))
