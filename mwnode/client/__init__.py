@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mwnode.client.client import Client
+    from mwnode.client.cursors import CursorFile
     from mwnode.client.errors import ChallengeRefused, ClientError, ConnectionLost, Unreachable
     from mwnode.client.http import HttpClient
     from mwnode.client.restore import Restored
 
-__all__ = ["ChallengeRefused", "Client", "ClientError", "ConnectionLost", "HttpClient", "Restored", "Unreachable"]
+__all__ = [
+    "ChallengeRefused",
+    "Client",
+    "ClientError",
+    "ConnectionLost",
+    "CursorFile",
+    "HttpClient",
+    "Restored",
+    "Unreachable",
+]
 
-_MODULES = {"Client": "client", "HttpClient": "http", "Restored": "restore"}
+_MODULES = {"Client": "client", "CursorFile": "cursors", "HttpClient": "http", "Restored": "restore"}
 
 
 def __getattr__(name: str) -> Any:

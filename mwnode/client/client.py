@@ -16,8 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
+from mwnode.client.cursors import CursorFile
 from mwnode.client.engine import (
     Answered,
     CaughtUp,
@@ -78,6 +79,7 @@ class Client:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         observer: Observer | None = None,
+        cursors: CursorFile | None = None,
     ) -> None:
         """``registry`` gives what Event signatures are verified against; ``None`` leaves them unverified."""
         clock, entropy = clock or SystemClock(), entropy or OsEntropy()
@@ -110,6 +112,7 @@ class Client:
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._caught_up: dict[str, asyncio.Future[None]] = {}
         self._cursors: dict[str, int] = {}
+        self._cursor_file = cursors
         self._snapshots: dict[str, str] = {}
         """Groups whose beginning is no longer online, and the hash of the snapshot that stands for it."""
         self._first: asyncio.Future[None] | None = None
@@ -127,8 +130,11 @@ class Client:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         observer: Observer | None = None,
+        cursors: CursorFile | Path | str | None = None,
     ) -> Client:
         """Connect and authenticate.
+
+        ``cursors`` is a file that ``follow`` and ``done`` keep this Agent's place in each Group in.
 
         ``patient`` keeps trying when the node cannot be reached yet; without it ``Unreachable`` is raised at once.
         Raises the ``MissionWeaveError`` of a refused handshake, ChallengeRefused. Once connected, a lost link is
@@ -147,6 +153,7 @@ class Client:
             clock=clock,
             entropy=entropy,
             observer=observer,
+            cursors=CursorFile(cursors) if isinstance(cursors, (str, Path)) else cursors,
         )
         await client.start(patient=patient)
         return client
@@ -318,6 +325,25 @@ class Client:
         if sequence > self._cursors.get(group_id, 0):
             self._cursors[group_id] = sequence
             self._link.wake()
+
+    async def follow(self, *group_ids: str, caught_up: bool = False) -> None:
+        """Subscribe Groups from where the file of Cursors says; ClientError when there is no such file."""
+        await self.subscribe(self._need_cursors().positions(group_ids), caught_up=caught_up)
+
+    def done(self, event: Event) -> None:
+        """The Event, and all before it in its Group, was processed: keep that in the file, then tell the node.
+
+        After a restart ``follow`` goes on behind it, without a gap and without doing anything twice (R-16-04).
+        """
+        if event.group_id is UNSET or event.sequence is UNSET:
+            return
+        if self._need_cursors().keep(event.group_id, event.sequence):
+            self.acknowledge(event.group_id, event.sequence)
+
+    def _need_cursors(self) -> CursorFile:
+        if self._cursor_file is None:
+            raise ClientError("this client keeps no Cursors: name a file by cursors=PATH when you connect")
+        return self._cursor_file
 
     def _send_cursors(self) -> None:
         cursors, self._cursors = self._cursors, {}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -26,6 +26,11 @@ EVENTS_MAX = 1000
 WAIT_MAX = 60
 PAGE_BYTES = 4 * 1024 * 1024
 """About how much one page of Events may hold; a longer one is cut, and the next starts where it ended."""
+
+
+LOOK_MAX = 20_000
+"""Organization-scoped Events that one request looks through."""
+T = TypeVar("T")
 
 
 class _Page(msgspec.Struct):
@@ -100,13 +105,17 @@ class History:
         wait = number(request, "wait", 0, 0, WAIT_MAX)
         page = await self._page(principal, group_id, after, limit)
         if wait and not page.events and page.head <= max(after, page.withheld):
-            page = await self._wait(principal, group_id, after, limit, wait)
+            page = await self._wait(
+                group_id, wait, lambda: self._page(principal, group_id, after, limit), lambda page: bool(page.events)
+            )
         stated = b',"from":%d' % page.first_visible if after + 1 < page.first_visible else b""
         body = b'{"events":[%b],"headSequence":%d%b}' % (_joined(page.events), page.head, stated)
         return raw_json(body)
 
-    async def _wait(self, principal: Actor, group_id: str, after: int, limit: int, seconds: int) -> _Page:
-        """Ask again whenever the Group has new Events, until there are some to show or the time is up."""
+    async def _wait(
+        self, group_id: str, seconds: int, ask: Callable[[], Awaitable[T]], enough: Callable[[T], bool]
+    ) -> T:
+        """Ask again whenever a log has new Events, until that is enough or the time is up (decision B11)."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         news = asyncio.Event()
@@ -114,10 +123,10 @@ class History:
         waiters.add(news)
         try:
             while True:
-                page = await self._page(principal, group_id, after, limit)
+                answer = await ask()
                 left = deadline - loop.time()
-                if page.events or left <= 0 or self._web.hub.stopping:
-                    return page
+                if enough(answer) or left <= 0 or self._web.hub.stopping:
+                    return answer
                 try:
                     async with asyncio.timeout(min(left, 1.0)):
                         await news.wait()
@@ -191,27 +200,37 @@ class History:
         return raw_json(await self._web.read(read))
 
     async def organization_events(self, request: web.Request) -> web.StreamResponse:
-        """``GET /v0.1/organization/events``: for the Principal concerned and for services (reading 30, B12)."""
+        """``GET /v0.1/organization/events``: for the Principal concerned and for services (reading 30, B11, B12).
+
+        ``next`` is where to go on: Events of others before it were passed over.
+        """
         principal = self._web.bearer(request).principal
         after = number(request, "after", 0, 0, SAFE_INTEGER_MAX)
         limit = number(request, "limit", EVENTS_DEFAULT, 1, EVENTS_MAX)
+        wait = number(request, "wait", 0, 0, WAIT_MAX)
+        place = after
 
-        def read(view: ReadTransaction) -> tuple[list[StoredEvent], int]:
+        def read(view: ReadTransaction) -> list[StoredEvent]:
+            nonlocal place
             found: list[StoredEvent] = []
-            place = after
-            while len(found) < limit:
+            looked_at = 0
+            while len(found) < limit and looked_at < LOOK_MAX:
                 chunk = view.organization_events(place, 128)
                 if not chunk:
                     break
+                looked_at += len(chunk)
                 for event in chunk:
                     if len(found) == limit:
                         break
                     place = event.sequence
                     if principal.type == "service" or _concerns(event.event, principal):
                         found.append(event)
-            return found, place
+            return found
 
-        events, place = await self._web.read(read)
+        def look() -> Awaitable[list[StoredEvent]]:
+            return self._web.read(read)
+
+        events = await (self._wait(ORGANIZATION, wait, look, bool) if wait else look())
         return raw_json(b'{"events":[%b],"next":%d}' % (_joined(events), place))
 
     # --- the rest of a Group ---

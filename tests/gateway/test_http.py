@@ -365,6 +365,58 @@ async def test_a_late_joiner_reads_from_its_start_and_what_is_cited_to_it(served
     assert (status, error["code"]) == (403, "MEMBERSHIP_REQUIRED")
 
 
+@pytest.mark.req("R-8-16")
+async def test_a_package_without_decisions_cites_what_it_was_made_from(served: Served, web: Web) -> None:
+    harness = served.harness
+    mission = harness.mission()
+    for _ in range(3):
+        harness.owner.send("message.post", message(served, mission.group_id), group_id=mission.group_id)
+    events = mission.events()
+    package = harness.coordinator.sign(
+        contextPackageId=harness.new_id(),
+        version=1,
+        missionId=mission.mission_id,
+        groupId=mission.group_id,
+        sourceEventRange={"fromSequence": 2, "toSequence": 3, "eventIds": [event["eventId"] for event in events[1:3]]},
+        artifactHashes=[],
+        summary="the story so far",
+        decisions=[],
+        constraints=[],
+        unresolvedQuestions=[],
+        generatedBy={"type": "agent", "id": harness.coordinator.id},
+        generatedAt=harness.clock.now().text(),
+    )
+    mission.add(harness.workers[0], contextPackage=package)
+    mission.add(harness.workers[1])
+    path = f"/v0.1/groups/{segment(mission.group_id)}/events"
+    for who, served_to in ((harness.workers[0], {2, 3}), (harness.workers[1], set())):
+        token = await web.token(who)
+        answers = {number: (await web.call("GET", f"{path}/{number}", token=token))[0] for number in (1, 2, 3, 4)}
+        assert answers == {number: 200 if number in served_to else 403 for number in (1, 2, 3, 4)}
+
+
+async def test_a_long_poll_for_organization_events(served: Served, web: Web) -> None:
+    harness = served.harness
+    token = await web.token(harness.workers[0])
+    page = (await web.call("GET", "/v0.1/organization/events?limit=1000", token=token))[1]
+    path = f"/v0.1/organization/events?after={page['next']}"
+    assert (await web.call("GET", path, token=token))[1]["events"] == []
+    asked = asyncio.create_task(web.call("GET", f"{path}&wait=30", token=token))
+    await asyncio.sleep(0.1)
+    # Others' sessions are none of its news.
+    await served.agent(harness.workers[1])
+    await asyncio.sleep(0.1)
+    assert not asked.done()
+    token = await web.token(harness.workers[0])
+    await served.agent(harness.workers[0])
+    status, news, _ = await asyncio.wait_for(asked, 10)
+    assert status == 200
+    assert [event["payload"]["agentId"] for event in news["events"]] == [harness.workers[0].id]
+    assert news["next"] == news["events"][0].get("sequence", news["next"])
+    assert (await web.call("GET", f"{path}&wait=61", token=token))[0] == 400
+    assert (await web.call("GET", f"{path}&wait=1", token=await web.token(harness.workers[1])))[0] == 200
+
+
 async def test_a_long_poll_returns_when_something_happens(served: Served, web: Web) -> None:
     mission = served.harness.mission()
     token = await web.token(served.harness.owner)
