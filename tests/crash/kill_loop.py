@@ -38,6 +38,8 @@ from mwnode.system import OsEntropy
 from mwnode.testing import Harness, ManualClock
 
 ROUNDS_PER_FILE = 25
+COMES_UP_SECONDS = 600
+"""When a node that did not come up is given up; far beyond what even a busy machine needs."""
 GROUPS = 3
 THREADS = 16
 AGENT = "urn:mwnode:agent:coordinator"
@@ -150,12 +152,13 @@ def killed_round(path: Path, group_ids: list[str], seed: int, seconds: float) ->
     arguments = [sys.executable, "-m", "tests.crash.kill_loop", "--work", str(path), "--seed", str(seed), *group_ids]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(arguments, stdout=output, stderr=errors)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + COMES_UP_SECONDS
         while os.fstat(output.fileno()).st_size == 0:
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
                 errors.seek(0)
-                raise Loss(f"the node did not come up: {errors.read().decode(errors='replace')}")
+                told = errors.read().decode(errors="replace")
+                raise Loss(f"the node did not come up ({process.wait()}): {told}")
             time.sleep(0.001)
         time.sleep(seconds)
         process.kill()
