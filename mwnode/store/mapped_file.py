@@ -143,6 +143,10 @@ class MappedFile:
         while wanted < size * 2 and wanted < self.map_bytes_max:
             wanted *= 2
         writable_directory = os.access(self.path.parent, os.W_OK)
+        # A read-only medium has no lock file and no writer either.
+        locked = not self.read_only or writable_directory
+        if locked:
+            ownership.allocate_readers(self.path, READERS_MAX)
         try:
             self.lmdb = lmdb.open(
                 str(self.path),
@@ -151,8 +155,7 @@ class MappedFile:
                 readonly=self.read_only,
                 sync=self.durable,
                 metasync=self.durable,
-                # A read-only medium has no lock file and no writer either.
-                lock=not self.read_only or writable_directory,
+                lock=locked,
                 mode=0o600,
                 readahead=False,
                 # Otherwise what the process had in memory, keys included, lies in the unused parts of pages.

@@ -5,6 +5,7 @@ LMDB itself lets two processes interleave; a node must not, because it remembers
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from mwnode.store.errors import StoreBusy, StoreReadOnly
+from mwnode.store.errors import StoreBusy, StoreFull, StoreReadOnly
 
 SUFFIX: Final = ".owner"
 
@@ -24,6 +25,12 @@ REMOTE_FILE_SYSTEMS: Final = frozenset(
 """No coherent memory maps or locks between machines: refused."""
 DOUBTFUL_FILE_SYSTEMS: Final = frozenset({"9p", "virtiofs", "overlay"})
 """Usable by one machine, with locks or maps that may surprise: reported."""
+
+
+READER_BYTES: Final = 64
+READERS_HEAD_BYTES: Final = 128
+"""How LMDB lays out its table of readers."""
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Holder(Struct, frozen=True):
@@ -69,6 +76,28 @@ class OwnerLock:
             os.ftruncate(self._file, 0)
             os.close(self._file)
             self._file = -1
+
+
+def allocate_readers(store: Path, readers: int) -> None:
+    """Make room for LMDB's table of readers, in ``<file>-lock``.
+
+    LMDB maps that file and writes into it: without room on the disk for its pages that would kill the process (SIGBUS).
+    StoreFull when there is none. What else may be wrong with the place LMDB tells itself.
+    """
+    path = store.with_name(store.name + "-lock")
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise StoreFull(f"no room left for {path}: free some space") from error
+        return
+    try:
+        os.posix_fallocate(file, 0, READERS_HEAD_BYTES + readers * READER_BYTES)
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise StoreFull(f"no room left for {path}: free some space") from error
+    finally:
+        os.close(file)
 
 
 def holder(store: Path) -> Holder | None:

@@ -17,11 +17,14 @@ import msgspec
 from msgspec import Struct
 
 from mwnode.client.fold import WorkView
+from mwnode.store.ownership import allocate_readers
 from mwnode.worker.jobs import Kept
 
 FORMAT = b"1"
 MAP_BYTES = 64 * 1024 * 1024
 MAP_BYTES_MAX = 16 * 1024**3
+READERS = 126
+"""LMDB's own default."""
 _DATABASES = ("meta", "groups", "views", "runs", "buffer")
 
 
@@ -70,7 +73,7 @@ class Memory:
     def open(cls, path: Path, agent_id: str) -> Memory:
         """Open the file, or make it. A file of another Agent, of another version or a damaged one is begun anew.
 
-        Raises MemoryBusy when another Worker holds it.
+        Raises MemoryBusy when another Worker holds it, StoreFull when the disk has no room for it.
         """
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -83,6 +86,7 @@ class Memory:
 
     @classmethod
     def _open(cls, path: Path, agent_id: str) -> Memory:
+        allocate_readers(path, READERS)
         try:
             environment = lmdb.open(
                 str(path), subdir=False, max_dbs=len(_DATABASES), map_size=MAP_BYTES, mode=0o600, meminit=False

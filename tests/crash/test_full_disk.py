@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import random
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from mwnode.client.commands import signed_command
+from mwnode.node import Node
 from mwnode.protocol.errors import ErrorCode, MissionWeaveError
+from mwnode.protocol.identifiers import uuid7_urn
+from mwnode.store.environment import LmdbStore
 from mwnode.store.errors import StoreFull
 from mwnode.store.verify import verify
-from mwnode.testing import Harness, MissionHandle
+from mwnode.testing import Harness, ManualClock, MissionHandle
+from tests.cli.support import cli
+from tests.store.archives import archived, say
 
 MIB = 1024**2
 SENDERS = 4
@@ -116,3 +125,101 @@ def test_a_disk_filled_to_the_brim_refuses_and_goes_on_when_there_is_room(disk: 
     assert report.ok, report.findings
     assert len(mission.events()) == len(said) + 1
     harness.close()
+
+
+@pytest.fixture
+def settled(disk: Path) -> Path:
+    """A HOME of some MiB with Events, an ended and archived Group and an Artifact, on the small disk."""
+    harness = Harness(disk / "home")
+    harness.node.close()
+    with_rate(disk / "home")
+    harness.restart()
+    archived(harness, content=random.Random(1).randbytes(2 * MIB))
+    mission = harness.mission()
+    for _ in range(20):
+        say(mission, "x" * 8000)
+    harness.close()
+    return disk / "home"
+
+
+def filled(disk: Path) -> Path:
+    """Take all the room that is left."""
+    ballast = disk / "ballast"
+    with open(ballast, "wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    assert os.statvfs(disk).f_bavail == 0
+    return ballast
+
+
+def group_ids(home: Path) -> list[str]:
+    """The archived Group, and the one at work."""
+    store = LmdbStore.open(home / "node.mdb", read_only=True)
+    try:
+        with store.read() as view:
+            return view.groups()
+    finally:
+        store.close()
+
+
+COMMANDS = {
+    "backup": ("backup", "{disk}/copy.mdb"),
+    "backup, compacting": ("backup", "{disk}/copy.mdb", "--compact"),
+    "export": ("export", "{disk}/bundle"),
+    "compact": ("compact",),
+    "compact, trimming": ("compact", "--trim-archived", "{group}"),
+    "doctor --rebuild": ("doctor", "--rebuild"),
+}
+
+
+@pytest.mark.req("R-15.1-15")
+@pytest.mark.parametrize("what", COMMANDS)
+def test_every_command_that_writes_fails_clearly_on_a_full_disk_and_leaves_nothing(
+    what: str, settled: Path, disk: Path
+) -> None:
+    arguments = [part.format(disk=disk, group=group_ids(settled)[0]) for part in COMMANDS[what]]
+    before = {path.name for path in disk.iterdir()} | {path.name for path in settled.iterdir()}
+    ballast = filled(disk)
+    done = cli(*arguments, "--home", settled)
+    assert done.status == 1, done.out
+    assert "Traceback" not in done.err
+    assert "free some" in done.err or "no room" in done.err, done.err
+    ballast.unlink()
+    assert {path.name for path in disk.iterdir()} | {path.name for path in settled.iterdir()} <= before
+    report = verify(settled / "node.mdb")
+    assert report.ok, report.findings
+    assert report.artifacts == 1
+    again = cli(*arguments, "--home", settled, "--json")
+    assert again.status == 0, again.err
+    assert verify(settled / "node.mdb").ok
+
+
+def test_a_node_that_serves_a_full_disk_still_starts_and_reads(settled: Path, disk: Path) -> None:
+    _, at_work = group_ids(settled)
+    ballast = filled(disk)
+    with Node.open(settled, clock=ManualClock()) as node:
+        with node.read() as view:
+            assert len(view.groups()) == 2
+        owner = node.home.key("owner")
+        command = signed_command(
+            owner,
+            "mission.cancel",
+            {"reason": "no room"},
+            action_id=uuid7_urn(node.clock.now(), node.entropy.random(10)),
+            issued_at=node.clock.now().text(),
+            group_id=at_work,
+            membership_epoch=1,
+        )
+        with pytest.raises(MissionWeaveError) as refused:
+            node.send(command)
+        assert (refused.value.code, refused.value.retryable) == (ErrorCode.INTERNAL_ERROR, True)
+        ballast.unlink()
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                assert node.send(command)
+                break
+            except MissionWeaveError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+    assert verify(settled / "node.mdb").ok
