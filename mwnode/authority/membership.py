@@ -184,11 +184,10 @@ def _check_standing(
         if scopes is not None and not set(scopes) <= allowed:
             _forbid("a Coordinator's scopes are those of its role, work.accept_offer and work.execute")
         return
-    if principal == actor:
-        _forbid("nobody changes their own Membership")
     if role in ("mission_owner", "coordinator"):
         _forbid(f"the role {role} comes with the Mission, not by membership.change")
     if principal in (mission.mission_owner, coordinator, mission_row.root_owner):
+        # They are the only ones who send this kind, so nobody changes their own Membership either.
         _forbid("the Memberships of MissionOwner, Coordinator and root owner come with the Mission")
 
 

@@ -93,6 +93,58 @@ def test_a_change_never_hides_what_was_seen_unless_stated(stage: Stage, ben: Act
     assert stage.member(GROUP, ben).membership.visibility_start_sequence == 1
     beyond = member(ben, expectedMembershipEpoch=3, visibilityStartSequence=stage.view.head(GROUP) + 2)
     assert stage.refused(stage.coordinator, CHANGE, beyond).code is ErrorCode.INVALID_COMMAND
+    following = member(ben, expectedMembershipEpoch=3, visibilityStartSequence=stage.view.head(GROUP) + 1)
+    stage.ok(stage.coordinator, CHANGE, following)
+
+
+@pytest.mark.req("R-8-02", "R-8-11")
+def test_what_a_membership_keeps_through_every_change(stage: Stage, ben: Actor) -> None:
+    package = stage.context_package(stage.coordinator)
+    stage.ok(stage.coordinator, CHANGE, {**provisional(stage, ben), "contextPackage": package})
+    first = stage.member(GROUP, ben).membership
+    assert (first.state, first.activated_at) == ("provisional", UNSET)
+    stage.advance(10)
+    stage.ok(stage.coordinator, CHANGE, member(ben, "work_delegate", expectedMembershipEpoch=1))
+    second = stage.member(GROUP, ben).membership
+    assert second.activated_at == stage.now.text()
+    item = stage.authorize("one")
+    grant = {
+        "grantId": "urn:example:grant:1",
+        "granteeAgentId": ben.id,
+        "targetWorkItemId": item,
+        "allowedCapabilities": [{"id": "example.build", "version": "1.0.0"}],
+        "budget": CEILINGS,
+        "maxDescendantDepth": 1,
+        "expiresAt": later(stage, 600),
+    }
+    stage.ok(stage.coordinator, "membership.grant_delegation", grant)
+    stage.advance(10)
+    stage.ok(stage.coordinator, CHANGE, member(ben, "reviewer", expectedMembershipEpoch=2))
+    third = stage.member(GROUP, ben).membership
+    assert third.membership_id == second.membership_id == first.membership_id
+    assert third.context_package_id == first.context_package_id == package["contextPackageId"]
+    assert third.activated_at == second.activated_at
+    assert third.delegation_grants is not UNSET
+    assert len(third.delegation_grants) == 1
+    stage.ok(stage.coordinator, END, member(ben, None))
+    stage.advance(10)
+    stage.ok(stage.coordinator, CHANGE, member(ben, expectedMembershipEpoch=4))
+    # It was over in between: it becomes active anew.
+    assert stage.member(GROUP, ben).membership.activated_at == stage.now.text()
+
+
+@pytest.mark.req("R-8-12")
+def test_a_change_neither_forgives_nor_forgets_obligations(stage: Stage) -> None:
+    anna = stage.workers["anna"]
+    item = stage.bring(stage.authorize("one"), "submitted", anna)
+    stage.ok(stage.coordinator, CHANGE, member(anna, "reviewer", expectedMembershipEpoch=1))
+    assert stage.member(GROUP, anna).obligations == 1
+    stage.accept_result(item)
+    idle = stage.member(GROUP, anna).idle_since
+    assert idle is not None
+    stage.advance(10)
+    stage.ok(stage.coordinator, CHANGE, member(anna, expectedMembershipEpoch=2))
+    assert stage.member(GROUP, anna).idle_since == idle
 
 
 def test_scopes_are_given_or_the_roles(stage: Stage, ben: Actor) -> None:
@@ -119,8 +171,9 @@ def test_who_cannot_be_a_member(stage: Stage) -> None:
         Actor(type="agent", id="urn:example:agent:nobody"),
         Actor(type="human", id="urn:example:human:nobody"),
     ]
-    for stranger in strangers:
-        assert stage.refused(stage.coordinator, CHANGE, member(stranger)).code is ErrorCode.INVALID_COMMAND
+    for stranger, rule in zip(strangers, ("R-8-05", "R-6.4-18", "R-6.4-18"), strict=True):
+        refusal = stage.refused(stage.coordinator, CHANGE, member(stranger))
+        assert (refusal.code, refusal.rule) == (ErrorCode.INVALID_COMMAND, rule)
     human = stage.human("helper")
     stage.ok(stage.coordinator, CHANGE, member(human, "observer"))
 
@@ -182,6 +235,17 @@ def test_an_ended_mission_changes_no_memberships(stage: Stage, ben: Actor, kind:
 
 
 # --- provisional ------------------------------------------------------------------------------------------------------
+
+
+CEILINGS = {
+    "currency": "EUR",
+    "financialLimit": 1,
+    "modelTokenLimit": 1,
+    "toolCallLimit": 1,
+    "computeSecondsLimit": 1,
+    "wallClockSecondsLimit": 1,
+    "externalSideEffectLimit": 1,
+}
 
 
 def provisional(stage: Stage, ben: Actor, **changes: Any) -> dict[str, Any]:
@@ -287,7 +351,7 @@ def test_an_ended_membership_authorizes_nothing(stage: Stage) -> None:
     anna = stage.workers["anna"]
     item = stage.bring(stage.authorize("one"), "active", anna)
     decision = stage.ok(stage.coordinator, END, {**member(anna, None), "reason": "other work"})
-    assert [fact.kind for fact in decision.facts] == ["membership.ended"]
+    assert [(fact.kind, fact.payload.reason) for fact in decision.facts] == [("membership.ended", "other work")]  # type: ignore[attr-defined]
     held = stage.member(GROUP, anna).membership
     assert (held.state, held.membership_epoch) == ("ended", 2)
     assert held.ended_at is not UNSET
@@ -317,6 +381,8 @@ def test_what_cannot_be_ended(stage: Stage, ben: Actor) -> None:
     assert stage.refused(anna, END, member(anna, None)).code is ErrorCode.AUTH_FORBIDDEN
     wrong = member(anna, None, expectedMembershipEpoch=7)
     assert stage.refused(stage.coordinator, END, wrong).code is ErrorCode.REVISION_CONFLICT
+    stale = stage.refused(stage.coordinator, END, member(anna, None), expectedRevision=7)
+    assert stale.code is ErrorCode.REVISION_CONFLICT
     stage.ok(stage.coordinator, END, member(anna, None, expectedMembershipEpoch=1))
 
 
@@ -381,6 +447,15 @@ def test_a_reviewer_stays_while_something_awaits_review(stage: Stage, ben: Actor
     assert due(stage, ben) == stage.now.plus(DAY)
     stage.keep_coordinator()
     stage.accept_result(pending)
+    stage.advance(DAY)
+    assert stage.member(GROUP, ben).membership.state == "ended"
+
+
+@pytest.mark.req("R-8-12")
+def test_who_reviews_nothing_does_not_wait_for_reviews(stage: Stage, ben: Actor) -> None:
+    stage.join(ben)
+    stage.bring(stage.authorize("own"), "verified", ben)
+    stage.bring(stage.authorize("pending"), "submitted", stage.workers["anna"])
     stage.advance(DAY)
     assert stage.member(GROUP, ben).membership.state == "ended"
 
