@@ -135,6 +135,39 @@ def test_a_revision_raises_or_lowers_a_work_items_budget() -> None:
     assert scene.account(MISSION).reserved[2] == 0
 
 
+@pytest.mark.req("R-12-21", "R-12-27")
+def test_one_ancestry_counts_one_currency() -> None:
+    scene = Scene(budget={"financialLimit": 10, "currency": "EUR"})
+    assert scene.account(MISSION).currency == "EUR"
+    euros = scene.authorize("euros", budget={"financialLimit": 2, "currency": "EUR"})
+    assert scene.account(euros).currency == "EUR"
+    assert budget.remaining_budget(scene.view, euros) == {"financialLimit": 2, "currency": "EUR"}
+    contract = scene.contract(budget={"financialLimit": 2, "currency": "USD"})
+    refusal = scene.refused(scene.coordinator, "work.authorize", {"workItemId": work_id("usd"), "contract": contract})
+    assert (refusal.code, refusal.rule) == (ErrorCode.INVALID_COMMAND, "R-12-21")
+    revised = scene.offer_payload(euros, scene.workers["anna"], contract={**contract, "contractVersion": 2})
+    assert scene.refused(scene.coordinator, "work.offer", revised).code is ErrorCode.INVALID_COMMAND
+    # An item that has no money of its own says nothing about its currency.
+    plain = scene.authorize("plain", budget={"toolCallLimit": 1})
+    assert scene.account(plain).currency is None
+    assert budget.currency_of(scene.view, plain) == "EUR"
+
+
+@pytest.mark.req("R-12-21")
+def test_a_failed_item_is_offered_again_only_while_its_budget_still_fits() -> None:
+    scene = Scene(budget={"toolCallLimit": 10})
+    anna = scene.workers["anna"]
+    item = scene.authorize("item", budget={"toolCallLimit": 6})
+    scene.fail(item)
+    assert (scene.account(item).closed, scene.account(MISSION).reserved[2]) == (True, 0)
+    other = scene.authorize("other", budget={"toolCallLimit": 5})
+    payload = scene.offer_payload(item, anna)
+    assert scene.refused(scene.coordinator, "work.offer", payload).code is ErrorCode.BUDGET_EXCEEDED
+    scene.cancel(other)
+    scene.ok(scene.coordinator, "work.offer", payload)
+    assert (scene.account(item).closed, scene.account(MISSION).reserved[2]) == (False, 6)
+
+
 # --- against a slow and simple ledger ---------------------------------------------------------------------------------
 
 
