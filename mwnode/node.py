@@ -186,6 +186,10 @@ class Node:
         self._committer.close()
         self.store.close()
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def abandon(self) -> None:
         """End as a crash would, for tests of one: what waits is neither decided nor kept. Idempotent."""
         if not self._closed:

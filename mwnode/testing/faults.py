@@ -48,7 +48,7 @@ class Faults:
         self._everybody = Way()
         self._ways: dict[str, Way] = {}
         self.on_cut: list[Callable[[], None]] = []
-        """Told when a way was cut: connections that are open then end."""
+        """Told when a way was cut, or the node died: connections that cannot go on end."""
 
     # --- the ways to the node ---
 
@@ -62,8 +62,7 @@ class Faults:
         for way in ways:
             way.cut += not arriving
             way.deaf += arriving
-        for tell in tuple(self.on_cut):
-            tell()
+        self.announce()
         try:
             yield
         finally:
@@ -118,6 +117,11 @@ class Faults:
     def _of(self, who: tuple[Participant, ...]) -> list[Way]:
         return [self._ways.setdefault(each.id, Way()) for each in who] or [self._everybody]
 
+    def announce(self) -> None:
+        """Let connections that cannot go on end now."""
+        for tell in tuple(self.on_cut):
+            tell()
+
     # --- clocks, disk, node ---
 
     @contextmanager
@@ -149,3 +153,4 @@ class Faults:
         What waited for the node is neither decided nor kept; whoever waits for an answer gets INTERNAL_ERROR.
         """
         self._harness.node.abandon()
+        self.announce()

@@ -88,6 +88,7 @@ class Harness:
         """Close the node and open it again on the same file."""
         self.node.close()
         self.node = self._open()
+        self.faults.announce()
 
     def serving(self, *, tls: bool = True) -> Served:
         """Serve the node on a free port of the loopback interface, by TLS 1.3 or in plain text::

@@ -127,23 +127,27 @@ class Pipe:
 
 
 class Switchboard:
-    """Joins clients to the node of a Harness on the running event loop, without a socket; an asynchronous context."""
+    """Joins clients to the node of a Harness on the running event loop, without a socket; an asynchronous context.
+
+    When the node is restarted, connections end and clients connect again, as over a network.
+    """
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
         self.hub = Hub(harness.node)
+        self._loop = asyncio.get_running_loop()
         self._pipes: list[Pipe] = []
         self._clients: list[Client] = []
 
     async def __aenter__(self) -> Switchboard:
         self.hub.start()
-        self._harness.faults.on_cut.append(self._cut)
+        self._harness.faults.on_cut.append(self._look)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._harness.faults.on_cut.remove(self._cut)
+        self._harness.faults.on_cut.remove(self._look)
         for client in self._clients:
             await client.close()
         await self.hub.stop()
@@ -169,13 +173,25 @@ class Switchboard:
     async def _dial(self, who: Participant) -> Transport:
         if self._harness.faults.way_of(who.id).cut:
             raise Unreachable(f"the way of {who.name} is cut")
+        node = self._harness.node
+        if node.closed:
+            raise Unreachable("the node is not there: mwnode.restart() starts it again")
+        if self.hub.authority is not node:
+            await self.hub.stop(0.0)
+            self.hub = Hub(node)
+            self.hub.start()
         pipe = Pipe(self._harness, who.id)
         pipe.attach(self.hub)
         self._pipes = [each for each in self._pipes if not each.over]
         self._pipes.append(pipe)
         return pipe
 
-    def _cut(self) -> None:
+    def _look(self) -> None:
+        """End what cannot go on; from any thread."""
+        self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        gone = self.hub.authority is not self._harness.node or self._harness.node.closed
         for pipe in self._pipes:
-            if self._harness.faults.way_of(pipe.agent_id).cut:
+            if gone or self._harness.faults.way_of(pipe.agent_id).cut:
                 pipe.abort()

@@ -47,8 +47,7 @@ async def test_a_cut_link_ends_and_is_mended(mwnode: Harness) -> None:
         await client.subscribe({mission.group_id: 0}, caught_up=True)
         with mwnode.faults.cut(worker):
             with pytest.raises(Unreachable, match="way of worker-1 is cut"):
-                await node._dial(worker)
-            await asyncio.sleep(0)
+                await node.connect(worker)
             await asyncio.to_thread(mission.post, mwnode.owner, "missed")
         heard = []
         async for event in client.events():
@@ -68,6 +67,42 @@ async def test_a_command_that_arrives_twice_is_answered_once(mwnode: Harness) ->
             payload = {"messageId": mwnode.new_id(), "conversationId": f"{mission.group_id}:mission", "content": "1"}
             await client.send("message.post", payload, group_id=mission.group_id, membership_epoch=1)
     assert [event["kind"] for event in mission.events()].count("message.posted") == 1
+
+
+@pytest.mark.parametrize("how", ["killed", "restarted"])
+async def test_a_client_comes_back_to_a_node_that_was(mwnode: Harness, how: str) -> None:
+    mission = mwnode.mission()
+    worker = mwnode.workers[0]
+    mission.add(worker)
+    async with mwnode.connections() as node:
+        client = await node.connect(worker)
+        await client.subscribe({mission.group_id: 0}, caught_up=True)
+        if how == "killed":
+            mwnode.faults.kill()
+            with pytest.raises(Unreachable, match="the node is not there"):
+                await node.connect(mwnode.workers[1])
+        mwnode.restart()
+        mission.post(mwnode.owner, "after the restart")
+        heard = []
+        async for event in client.events():
+            heard.append(event.kind)
+            if event.kind == "message.posted":
+                break
+        assert heard == ["membership.changed", "message.posted"]
+    assert_sound(mwnode)
+
+
+async def test_a_delay_on_the_way_passes_on_the_clock_of_the_test(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    worker = mwnode.workers[0]
+    mission.add(worker)
+    async with mwnode.connections() as node:
+        client = await node.connect(worker)
+        before = mwnode.clock.now()
+        with mwnode.faults.delay(20, worker):
+            payload = {"messageId": mwnode.new_id(), "conversationId": f"{mission.group_id}:mission", "content": "1"}
+            receipt = await client.send("message.post", payload, group_id=mission.group_id, membership_epoch=1)
+    assert receipt.occurred_at >= before.plus(20).text()
 
 
 async def test_a_newer_session_fences_the_older(mwnode: Harness) -> None:
