@@ -18,7 +18,6 @@ import lmdb
 from mwnode.client import Client, ClientError
 from mwnode.coordinator.plan import load_plan
 from mwnode.coordinator.runner import Coordinator
-from mwnode.gateway.listener import Exchange
 from mwnode.gateway.ports import Origin
 from mwnode.gateway.server import assemble
 from mwnode.node import Node
@@ -30,7 +29,7 @@ from mwnode.trust.registry import Registry
 from mwnode.worker.settings import WorkerSettings
 from mwnode.worker.worker import Worker
 from tests.simulation.loop import OUTSIDE, Killed, Process, VirtualLoop
-from tests.simulation.network import Network, ServerTransport, SimHttp
+from tests.simulation.network import Network, ServerTransport, SimExchange, SimHttp
 
 if TYPE_CHECKING:
     from tests.simulation.invariants import Checker
@@ -249,7 +248,7 @@ class NodeMachine:
         if visit is None:
             return
         transport = ServerTransport(answer)
-        protocol = Exchange(self.server, self.listener, visit)
+        protocol = SimExchange(self.server, self.listener, visit)
         transport.protocol = protocol
         protocol.connection_made(transport)
         protocol.data_received(raw)
@@ -418,7 +417,7 @@ class CoordinatorMachine(Machine):
         client = await self._client(process, http, entropy)
         async with client:
             plan = load_plan(self._plan)
-            await Coordinator(client, plan, key=self.key, clock=self.clock, entropy=entropy, log=self._logged).run()
+            await Coordinator(client, (plan,), key=self.key, clock=self.clock, entropy=entropy, log=self._logged).run()
 
     def _logged(self, event: str, details: Any) -> None:
         self.trace(self.name, event, told(details))

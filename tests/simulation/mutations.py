@@ -98,6 +98,6 @@ MUTATIONS: dict[str, tuple[Any, tuple[int, ...], str]] = {
     "answers a duplicate otherwise": (answer_otherwise, (8, 7, 6), "answered twice"),
     "acknowledges what a crash takes back": (acknowledge_early, (2, 7, 5), "not there"),
     "gives each run a key of its own": (double_effects, (3, 5), "two idempotency keys"),
-    "keeps a session token": (keep_tokens, (1, 3), "a secret"),
+    "keeps a session token": (keep_tokens, (4, 3), "a secret"),
 }
 """Each with the seeds to look in, those that find it first, and words of what is found."""

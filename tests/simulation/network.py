@@ -300,8 +300,11 @@ class PeerEnd:
         self._wire.down.send(None)
         self.queue.put_nowait(None)
 
-    def known(self) -> None:
+    def known(self, principal: Any) -> None:
         """There is no bound on connections of unknown peers here."""
+
+    def spent(self, seconds: float) -> None:
+        """What a peer costs is measured in real time, which no two runs share."""
 
     def abort(self) -> None:
         self._wire.cut()
@@ -427,6 +430,13 @@ class SimHttp(HttpClient):
 
     def _forget(self) -> None:
         """Each connection carries one request."""
+
+
+class SimExchange(Exchange):
+    """The node's own HTTP on one connection, but for the real time that it counts against its peer."""
+
+    def spent(self, seconds: float) -> None:
+        """As ``PeerEnd.spent``."""
 
 
 class ServerTransport(asyncio.Transport):

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.faults import schedule
+from tests.simulation.faults import Fault, schedule
 from tests.simulation.homes import Template
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.shrink import numbers_of, shrink
-from tests.simulation.world import scratch, simulate
+from tests.simulation.world import World, scratch, simulate
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 SAMPLE = (0, 2, 4, 6, 7, 30)
@@ -64,10 +64,22 @@ def test_what_is_broken_on_purpose_is_found(template: Template, name: str) -> No
 
 
 def test_a_failing_seed_is_shortened(template: Template) -> None:
-    mutation, seeds, _ = MUTATIONS["answers a duplicate otherwise"]
-    outcome = next(one for seed in seeds if (one := simulate(seed, template, mutation=mutation)).violation is not None)
+    seed = 0
+    culprit = schedule(seed)[3]
+
+    def mutation(world: World) -> None:
+        """This one fault is what the node cannot stand."""
+        apply = world._apply
+
+        def applied(fault: Fault) -> None:
+            apply(fault)
+            if fault == culprit:
+                world.checker.fail("it broke")
+
+        world._apply = applied  # type: ignore[method-assign]
+
+    outcome = simulate(seed, template, mutation=mutation)
     kept = shrink(outcome, template, mutation)
-    assert kept.violation is not None
-    assert len(kept.faults) < len(outcome.faults)
-    names = numbers_of(kept).split(",")
-    assert [schedule(outcome.seed)[int(name)] for name in names] == kept.faults
+    assert kept.violation == "it broke"
+    assert kept.faults == [culprit]
+    assert numbers_of(kept) == "3"
