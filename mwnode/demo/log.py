@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from mwnode.client.http import HttpClient
-from mwnode.demo.processes import Deadline
 from mwnode.narrative import Narrator, short, work_item_name, work_item_of
 from mwnode.protocol import jcs
-
-WAIT_SECONDS = 2
 
 
 class GroupLog:
     """The Events of one Group, in order, as far as they were read."""
 
-    def __init__(self, group_id: str) -> None:
+    def __init__(self, group_id: str, title: str = "") -> None:
         self.group_id = group_id
+        self.title = title
         self.events: list[dict[str, Any]] = []
         self.names: dict[str, str] = {}
+        self.dependencies: dict[str, tuple[str, ...]] = {}
+        """What each WorkItem waits for, by name."""
         self.narrator = Narrator()
         self.board: dict[str, tuple[str, str]] = {}
+
+    @property
+    def over(self) -> bool:
+        """Whether the Mission has ended."""
+        return self.mission_state in ("approved", "failed", "cancelled")
 
     @property
     def mission_state(self) -> str:
@@ -30,20 +34,32 @@ class GroupLog:
             (event["payload"]["state"] for event in reversed(self.events) if event["kind"].startswith("mission.")), ""
         )
 
-    def read(self, client: HttpClient, wait: int = WAIT_SECONDS) -> list[dict[str, Any]]:
+    def read(self, client: HttpClient, wait: int = 0) -> list[dict[str, Any]]:
         """Read what is new; waits a little when nothing is."""
         page: list[dict[str, Any]] = client.events(self.group_id, after=len(self.events), wait=wait)["events"]
         for event in page:
             self._take(event)
         return page
 
-    def follow(
-        self, client: HttpClient, until: Callable[[GroupLog], bool], deadline: Deadline
-    ) -> Iterator[dict[str, Any]]:
-        """Read on until a condition on the log holds; DemoFailure when the deadline passes."""
-        while not until(self):
-            deadline.check()
-            yield from self.read(client)
+    def latest(self, kind: str) -> dict[str, Any]:
+        """The payload of the last Event of a kind. LookupError when there is none."""
+        return dict(self.of_kind(kind)[-1]["payload"])
+
+    def about(self, name: str, kind: str = "") -> list[dict[str, Any]]:
+        """The Events about the WorkItem of that name, of one kind if one is given."""
+        return [
+            event
+            for event in self.events
+            if self.names.get(work_item_of(event) or "") == name and kind in ("", event["kind"])
+        ]
+
+    def about_agent(self, name: str, kind: str) -> list[dict[str, Any]]:
+        """The Events of one kind that an Agent of that name caused."""
+        return [event for event in self.of_kind(kind) if short(event["actor"]["id"]) == name]
+
+    def item_of(self, name: str) -> str:
+        """The identifier of the newest WorkItem of that name. LookupError when there is none."""
+        return [item for item, known in self.names.items() if known == name][-1]
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         """The Events of one kind."""
@@ -67,11 +83,13 @@ class GroupLog:
         payload = event["payload"]
         if event["kind"] == "work.authorized":
             item = payload["workItem"]
-            self.names[item["workItemId"]] = work_item_name(item)
-        name = self.names.get(work_item_of(event) or "")
-        if name is None or not event["kind"].startswith("work."):
+            name = self.names[item["workItemId"]] = work_item_name(item)
+            waited_for = item["contract"]["dependencyWorkItemIds"]
+            self.dependencies[name] = tuple(self.names.get(one, short(one)) for one in waited_for)
+        subject = self.names.get(work_item_of(event) or "")
+        if subject is None or not event["kind"].startswith("work."):
             return
-        _, owner = self.board.get(name, ("", ""))
+        _, owner = self.board.get(subject, ("", ""))
         if "owner" in payload:
             owner = short(payload["owner"]["agentId"])
-        self.board[name] = (payload["state"], owner)
+        self.board[subject] = (payload["state"], owner)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ START_SECONDS = 30
 STOP_SECONDS = 10
 TELL_SECONDS = 10
 """Between one word about what is still waited for and the next."""
+PAUSE_SECONDS = 0.1
 _COMMAND = (sys.executable, "-m", "mwnode")
 _OWN_VARIABLES = ("MWNODE_HOME", "MWNODE_PASSPHRASE_FILE")
 
@@ -68,27 +70,39 @@ class Processes:
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        logs.mkdir(parents=True, exist_ok=True)
 
-    def __enter__(self) -> Processes:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # Agents first: they say good-bye to a node that still listens.
+    def end(self) -> None:
+        """End everything, Agents first: they say good-bye to a node that still listens."""
         for name in sorted(self._running, key=lambda name: name == "node"):
             self.stop(name)
 
-    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, name: str, *arguments: str, module: str = "mwnode") -> subprocess.Popen[bytes]:
         """Start a command; its stdout and stderr go to `logs/NAME.log`."""
+        self._logs.mkdir(parents=True, exist_ok=True)
         with (self._logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [*_COMMAND, *arguments], env=_environment(), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                [sys.executable, "-m", module, *arguments],
+                env=_environment(),
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the demonstration, which ends the others in order
             )
         self._running[name] = process
         return process
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What runs, as far as nobody ended it."""
+        return tuple(self._running)
+
+    def pid(self, name: str) -> int:
+        """The process ID of what runs under a name."""
+        return self._running[name].pid
+
     def serve(self, home: Path) -> Listening:
         """Start the node and wait until it listens."""
+        self._logs.mkdir(parents=True, exist_ok=True)
         with (self._logs / "node.log").open("ab") as log:
             process = subprocess.Popen(
                 [*_COMMAND, "serve", "--home", str(home), "--port", "0", "--json"],
@@ -96,6 +110,7 @@ class Processes:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         self._running["node"] = process
         stdout = process.stdout
@@ -107,9 +122,13 @@ class Processes:
         return msgspec.json.decode(line, type=Listening)
 
     def kill(self, name: str) -> None:
-        """End a process by SIGKILL, as a power cut would, and see it dead."""
+        """End a process and all that it started by SIGKILL, as a power cut would, and see it dead."""
         process = self._running.pop(name)
+        started = _descendants(process.pid)
         process.send_signal(signal.SIGKILL)
+        for pid in started:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         if process.wait(STOP_SECONDS) != -signal.SIGKILL:
             raise DemoFailure(f"{name} ended by itself before it could be killed: {self.last_words(name)}")
 
@@ -123,6 +142,10 @@ class Processes:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(STOP_SECONDS)
+
+    def alive(self, name: str) -> bool:
+        """Whether a process runs."""
+        return name in self._running and self._running[name].poll() is None
 
     def check_alive(self, names: Sequence[str]) -> None:
         """DemoFailure when one of these processes has ended."""
@@ -140,6 +163,16 @@ class Processes:
         """The end of a process's log."""
         lines = (self._logs / f"{name}.log").read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def _descendants(pid: int) -> list[int]:
+    """What a process has started, directly or not; nothing where the system does not tell."""
+    found: list[int] = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text(encoding="ascii").split():
+                found += [int(child), *_descendants(int(child))]
+    return found
 
 
 class Deadline:
@@ -160,3 +193,7 @@ class Deadline:
         if now >= self._tells:
             self._tells = now + TELL_SECONDS
             self._told(f"still waiting for {self._what}")
+
+    def pause(self) -> None:
+        """Let a moment pass before the next look."""
+        time.sleep(PAUSE_SECONDS)

@@ -1,51 +1,107 @@
-"""`mwnode demo` in full: real processes, real sockets, a real SIGKILL."""
+"""`mwnode demo`: real processes, real sockets, a real SIGKILL. The whole of it runs by the README's line."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from mwnode.demo import processes, scenario
+from mwnode.demo.acts import Act
+from mwnode.demo.acts.table import ACTS, FAULTS
 from mwnode.demo.assets import assets
+from mwnode.demo.board import Board
+from mwnode.demo.log import GroupLog
 from mwnode.demo.processes import Deadline, GaveUp
 from mwnode.demo.report import Check, Summary
 from tests.cli.support import cli, environment
 
+R_22_16 = {
+    "duplicate delivery": "duplicate-delivery",
+    "Worker restart with queue rebuild": "worker-restart",
+    "Coordinator replacement": "coordinator-failure",
+    "Group disconnection": "outage",
+    "lease expiry with reassignment": "lease-expiry",
+    "high-priority arrival": "high-priority",
+    "human change request": "change-request",
+}
 
-@pytest.mark.timeout(300)
-@pytest.mark.req("R-4-09", "R-5-02", "R-7.3-06", "R-10.4-02", "R-10.4-03", "R-13.2-01", "R-17.1-01")
-def test_every_check_holds_and_the_file_proves_itself(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+
+def demo(*arguments: str, seconds: int = 280) -> tuple[int, dict[str, Any], str]:
+    """One run with --json: status, document and what was said on stderr."""
     done = subprocess.run(
-        [sys.executable, "-m", "mwnode", "demo", "--home", str(home), "--json"],
+        [sys.executable, "-m", "mwnode", "demo", *arguments, "--json"],
         env=environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=seconds,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    *lines, summary = [json.loads(line) for line in done.stdout.splitlines()]
-    assert summary["passed"]
-    assert [check["name"] for check in summary["checks"] if not check["passed"]] == []
-    assert len({check["name"] for check in summary["checks"]}) >= 25
-    shown = [line for line in lines if "check" in line]
-    assert [line["check"] for line in shown] == [check["name"] for check in summary["checks"]]
-    assert any("killed by SIGKILL" in line.get("step", "") for line in lines)
-    assert all(Path(path).exists() for path in summary["paths"].values())
-    assert list((home / "demo" / "workers").iterdir()) == []
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_one_fault_alone_holds_and_its_home_proves_itself(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    status, document, said = demo("--fault", "lease-expiry", "--home", str(home))
+    failed = [check for check in document["checks"] if not check["passed"]]
+    assert (status, failed, said) == (0, [], "")
+    assert document["passed"]
+    assert any("lease ran out" in check["name"] for check in document["checks"])
+    assert all(set(check) == {"name", "passed", "evidence"} for check in document["checks"])
+    assert all(Path(path).exists() for path in document["paths"].values())
     assert cli("verify", "--home", home, "--json").json["ok"]
-    olivia = ("--home", home, "--key", home / "keys" / "olivia.key")
-    missions = cli("mission", "list", *olivia, "--json").json["missions"]
-    assert [entry["state"] for entry in missions] == ["approved", "approved"]
-    assert "work.result.accepted" in cli("why", "sign-off", *olivia).out
-    assert len(cli("artifact", "list", *olivia, "--json").json["artifacts"]) == 10
+
+
+def test_every_fault_of_the_failure_suite_has_a_name() -> None:
+    assert set(R_22_16.values()) <= set(FAULTS)
+    listed = cli("demo", "--fault", "list", "--json").json["faults"]
+    assert [entry["name"] for entry in listed] == list(FAULTS)
+    assert all(entry["about"] for entry in listed)
+    assert len({act.name for act in ACTS}) == len(ACTS)
+
+
+def test_an_unknown_fault_is_wrong_usage() -> None:
+    done = cli("demo", "--fault", "earthquake")
+    assert done.status == 2
+    assert "--fault list" in done.err
+
+
+def _children(pid: int) -> set[int]:
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found |= {int(child) for child in (task / "children").read_text(encoding="ascii").split()}
+    return found
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_ends_what_it_started_and_leaves_no_file(tmp_path: Path, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mwnode", "demo", "--fault", "outage"],
+        env=environment() | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while not list(tmp_path.glob("mwnode-demo-*/home/demo/logs/node.log")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    started = _children(process.pid)
+    process.send_signal(number)
+    assert process.wait(60) == 130
+    assert started
+    assert not [pid for pid in started if os.path.exists(f"/proc/{pid}")]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_home_that_is_taken_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -61,10 +117,16 @@ def test_what_the_demonstration_needs_is_where_it_looks() -> None:
 
 
 class Heard:
-    """A report that keeps its steps."""
+    """A report that keeps its steps and checks."""
+
+    wants_waiting = False
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, dict[str, Any]]] = []
+        self.checks: list[Check] = []
+
+    def act(self, name: str, about: str) -> None:
+        self.steps.append((name, {"about": about}))
 
     def step(self, text: str, **facts: Any) -> None:
         self.steps.append((text, facts))
@@ -72,11 +134,14 @@ class Heard:
     def event(self, *_: Any) -> None:
         """Events are of no interest here."""
 
+    def waiting(self, entries: list[dict[str, Any]]) -> None:
+        """What waits is of no interest here."""
+
     def check(self, check: Check) -> None:
-        assert check.passed, check
+        self.checks.append(check)
 
     def end(self, summary: Summary) -> None:
-        raise AssertionError("it was to be given up")
+        raise AssertionError("nobody was asked to end it")
 
 
 def test_what_is_waited_for_is_said_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,15 +154,70 @@ def test_what_is_waited_for_is_said_again_and_again(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.timeout(120)
-def test_giving_up_tells_who_is_awaited_and_what_they_said_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scenario, "MISSION_SECONDS", 0.0)
+def test_an_act_that_gives_up_is_a_check_that_failed_and_the_others_are_played(tmp_path: Path) -> None:
+    played: list[str] = []
+
+    def never(stage: Any) -> None:
+        stage.until(lambda: False, 0.0, "the end of time")
+
+    def good(stage: Any) -> None:
+        played.append(stage.human.principal.id)
+        stage.check("this one was played", True, "yes")
+
     heard = Heard()
-    with pytest.raises(GaveUp, match="gave up waiting for the Mission to be awaiting_approval"):
-        scenario.Scenario(tmp_path / "home", heard).run()
-    waits = [(text, facts["action"]) for text, facts in heard.steps if text.startswith("waits for ")]
-    assert waits
-    logs = {text for text, facts in heard.steps if text.endswith(".log") and facts["line"]}
-    assert logs <= {"node.log", "coordinator.log", "builder.log", "scribe.log"}
-    assert logs
+    acts = (Act("never", "it never ends", never), Act("good", "it ends", good))
+    summary = scenario.perform(tmp_path / "home", heard, acts)
+    assert not summary.passed
+    failed = [check for check in summary.checks if not check.passed]
+    assert "never was played to its end" in {check.name for check in failed}
+    assert any("gave up waiting for the end of time" in check.evidence for check in failed)
+    assert played == ["urn:mwnode:human:olivia"]
+    assert any(text == "node.log" for text, _ in heard.steps)
+    assert tuple(heard.checks) == summary.checks
+
+
+def test_giving_up_is_a_failure_of_its_own() -> None:
+    with pytest.raises(GaveUp, match="gave up waiting for it"):
+        Deadline(-1.0, "it").check()
+
+
+def fold(*kinds: str) -> GroupLog:
+    """A log of two WorkItems, as far as these Events of the second one take it."""
+    log = GroupLog("urn:x:group", "feature")
+    for number, (name, after) in enumerate((("one", []), ("two", ["urn:x:one"])), 1):
+        contract = {"goal": name, "dependencyWorkItemIds": after, "constraints": {"localId": name}}
+        item = {"workItemId": f"urn:x:{name}", "contract": contract}
+        log._take({"kind": "work.authorized", "sequence": number, "payload": {"workItem": item, "state": "open"}})
+    for kind in kinds:
+        payload = {"workItemId": "urn:x:two", "state": "active", "owner": {"agentId": "urn:x:builder"}}
+        log._take({"kind": kind, "sequence": 3, "payload": payload})
+    return log
+
+
+def test_the_board_shows_graphs_owners_and_who_is_awaited() -> None:
+    console = Console(width=120, force_terminal=True, color_system=None)
+    board = Board(console)
+    board._logs = [fold("work.started"), fold()]
+    board._entries = [{"who": {"id": "urn:x:olivia"}, "action": "mission.approve", "on": {"id": "urn:x:mission"}}]
+    with console.capture() as captured:
+        console.print(board.picture())
+    shown = captured.get()
+    assert shown.count("feature") == 2
+    row = next(line for line in shown.splitlines() if "builder" in line)
+    assert row.split()[:4] == ["two", "one", "active", "builder"]
+    assert "olivia" in shown
+    assert "mission.approve" in shown
+
+
+def test_in_a_pipe_there_are_lines_and_no_board() -> None:
+    console = Console(width=120, force_terminal=False)
+    board = Board(console)
+    assert not board.wants_waiting
+    with console.capture() as captured:
+        board.act("missions", "two at once")
+        board.event(fold("work.started"), {})
+        board.check(Check("it held", True, "seen"))
+        board.end(Summary((Check("it held", True, "seen"),), True, 1.0))
+    assert captured.get().count("it held") == 2
+    assert "1 of 1 checks held" in captured.get()
+    assert "WorkItem" not in captured.get()
