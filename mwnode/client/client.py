@@ -35,14 +35,14 @@ from mwnode.client.engine import (
     StaleRegistry,
     Unsent,
 )
-from mwnode.client.errors import ClientError, ConnectionLost, Untrusted
+from mwnode.client.errors import ClientError, ConnectionLost, Untrusted, passes
 from mwnode.client.http import HttpClient
 from mwnode.client.link import Link, Observer
 from mwnode.client.orders import Order, Orders
 from mwnode.client.restore import Restored, check_snapshot, check_state
 from mwnode.client.transports import Dial, websocket_dialer
 from mwnode.protocol.documents import Event, PresenceRecord
-from mwnode.protocol.errors import ErrorCode, GroupNotFound
+from mwnode.protocol.errors import ErrorCode, GroupNotFound, MissionWeaveError
 from mwnode.protocol.frames import AttentionFilter
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.system import OsEntropy, SystemClock
@@ -241,7 +241,7 @@ class Client:
     async def _look_up_memberships(self) -> None:
         if self.http is None:
             return
-        for mission in (await self.get("/v0.1/missions"))["missions"]:
+        for mission in (await self.get_at_last("/v0.1/missions"))["missions"]:
             membership = mission.get("membership")
             if membership:
                 self._engine.membership_epochs[mission["groupId"]] = membership["membershipEpoch"]
@@ -378,6 +378,20 @@ class Client:
     async def get(self, path: str, **query: Any) -> dict[str, Any]:
         """``HttpClient.get`` without holding up the event loop."""
         return await asyncio.to_thread(self._need_http().get, path, **query)
+
+    async def get_at_last(self, path: str, **query: Any) -> dict[str, Any]:
+        """``get``, over as many tries as it takes while what fails may pass; raises what ended the client."""
+        pause = 0.2
+        while True:
+            try:
+                return await self.get(path, **query)
+            except (ClientError, MissionWeaveError) as error:
+                if not passes(error):
+                    raise
+                self._observe("waits", {"path": path, "because": str(error)})
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 10.0)
+            await self.until_connected()
 
     async def put_artifact(self, source: Path | str | bytes | BinaryIO) -> dict[str, Any]:
         """``HttpClient.put_artifact`` without holding up the event loop."""

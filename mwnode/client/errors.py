@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from mwnode.protocol.errors import ErrorCode, MissionWeaveError
+
+_RESTARTED = frozenset({ErrorCode.AUTH_REQUIRED, ErrorCode.AUTH_INVALID_SIGNATURE})
+"""What a request is answered whose challenge or token came from before the node died."""
+
 
 class ClientError(Exception):
     """Root of the client's own errors; the text says what to do."""
@@ -28,3 +33,10 @@ class ChallengeRefused(ClientError):
 
 class Untrusted(ClientError):
     """The server sent an Event or snapshot that does not verify against the Registry (R-17.1-09, R-16-07)."""
+
+
+def passes(error: Exception) -> bool:
+    """Whether the same request may well succeed in a moment: the node was away, is busy, or has just been restarted."""
+    if isinstance(error, MissionWeaveError):
+        return error.retryable or error.code in _RESTARTED
+    return isinstance(error, Unreachable) and not isinstance(error, NotTrusted)

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from mwnode.client import Client, ClientError
+from mwnode.client.errors import passes
 from mwnode.client.fold import decode_payload
 from mwnode.client.tasks import Tasks
 from mwnode.coordinator.board import plan_hash_of
@@ -153,13 +154,12 @@ class Coordinator:
     async def _look_for_missions(self) -> None:
         """Follow every Group that this Agent coordinates; which of them are the plans', their first Event tells."""
         while True:
-            with suppress(ClientError):
-                listed = await self.client.get("/v0.1/missions")
-                for mission in listed["missions"]:
-                    membership = mission.get("membership") or {}
-                    wanted = self.mission is None or mission["missionId"] == self.mission
-                    if wanted and membership.get("role") == "coordinator" and membership.get("state") == "active":
-                        self._follow(mission["groupId"])
+            listed = await self.client.get_at_last("/v0.1/missions")
+            for mission in listed["missions"]:
+                membership = mission.get("membership") or {}
+                wanted = self.mission is None or mission["missionId"] == self.mission
+                if wanted and membership.get("role") == "coordinator" and membership.get("state") == "active":
+                    self._follow(mission["groupId"])
             await asyncio.sleep(LOOK_SECONDS)
 
     def _follow(self, group_id: str) -> None:
@@ -318,7 +318,9 @@ class Coordinator:
             try:
                 stored = await self.client.put_artifact(path)
                 return str(stored["contentHash"])
-            except ClientError as error:
+            except (ClientError, MissionWeaveError) as error:
+                if not passes(error):
+                    raise
                 self._log("upload_waits", {"file": str(path), "because": str(error)})
                 await asyncio.sleep(1.0)
                 await self.client.until_connected()
@@ -328,7 +330,7 @@ class Coordinator:
         for content_hash in effect.content_hashes:
             try:
                 results.append(await asyncio.to_thread(self._fetch, content_hash, effect.read))
-            except ClientError as error:
+            except (ClientError, MissionWeaveError) as error:
                 self._log("check_waits", {"contentHash": content_hash, "because": str(error)})
                 return  # asked for again when the wait is over
         engine.checked(effect.work_item_id, results)
@@ -345,22 +347,23 @@ class Coordinator:
                 size += len(chunk)
                 if read and size <= ASSESSMENT_BYTES_MAX:
                     kept += chunk
-        except MissionWeaveError as error:
-            return Checked(content_hash, 0, f"{error.code.value}: {error.message}")
+        except (ClientError, MissionWeaveError) as error:
+            if passes(error):
+                raise  # that says nothing about the bytes
+            code = f"{error.code.value}: " if isinstance(error, MissionWeaveError) else ""
+            return Checked(content_hash, 0, f"{code}{error}")
         return Checked(content_hash, size, content=bytes(kept) if read and size == len(kept) else None)
 
     async def _look_up(self) -> None:
         """Every registered Agent's Card, and who is present."""
         try:
-            cards = (await self.client.get("/v0.1/agents"))["agents"]
-            present = (await self.client.get("/v0.1/presence"))["presence"]
+            cards = (await self.client.get_at_last("/v0.1/agents"))["agents"]
+            present = (await self.client.get_at_last("/v0.1/presence"))["presence"]
             records = [msgspec.convert(one, PresenceRecord) for one in present]
             presence = {record.agent_id: record for record in records}
             people = [Candidate(card, presence.get(card.agent_id)) for card in msgspec.convert(cards, list[AgentCard])]
             for engine in list(self.engines.values()):
                 engine.candidates(people)
-        except ClientError as error:
-            self._log("look_up_waits", {"because": str(error)})
         finally:
             self._looking = False
         self._tasks.wake()

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from mwnode.client import Client, ClientError
+from mwnode.client.errors import passes
 from mwnode.client.http import segment
 from mwnode.protocol.errors import MissionWeaveError
 from mwnode.protocol.identifiers import ANY_SCHEMA
@@ -106,8 +107,8 @@ class Hands:
         for attempt in range(1, FETCH_TRIES + 1):
             try:
                 return await self.client.get_artifact(content_hash, path)
-            except ClientError:
-                if attempt == FETCH_TRIES:
+            except (ClientError, MissionWeaveError) as error:
+                if attempt == FETCH_TRIES or not passes(error):
                     raise
                 await self.client.until_connected()
                 await asyncio.sleep(attempt)
@@ -191,7 +192,7 @@ class Hands:
             try:
                 return await self.client.put_artifact(path)
             except MissionWeaveError as error:
-                if not error.retryable:
+                if not passes(error):
                     raise SlotError(f"the node refused {path.name}: {error.code.value}: {error.message}") from error
                 waits: Exception = error
             except ClientError as error:

@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +207,7 @@ class Worker:
     # --- Groups and Events --------------------------------------------------------------------------------------------
 
     async def _agent_card(self) -> AgentCard:
-        answer = await self.client.get(f"/v0.1/agents/{segment(self.key.principal.id)}")
+        answer = await self.client.get_at_last(f"/v0.1/agents/{segment(self.key.principal.id)}")
         card = answer.get("card", answer)
         try:
             return msgspec.convert(card, AgentCard)
@@ -222,16 +221,15 @@ class Worker:
     async def _look_for_groups(self) -> None:
         """Join every Group that lists this Agent; notices make it quick, this makes it sure (decision A1)."""
         while True:
-            with suppress(ClientError):
-                listed = await self.client.get("/v0.1/missions")
-                await self._look_at_card()
-                for mission in listed["missions"]:
-                    membership = mission.get("membership") or {}
-                    if membership.get("state") in ("provisional", "active"):
-                        scopes = tuple(membership.get("scopes", ()))
-                        self._join(mission["groupId"], mission["missionId"], scopes)
-                        # A late joiner never saw the Event that said so.
-                        self.engine.prioritize(mission["groupId"], mission.get("priority", "usual"))
+            listed = await self.client.get_at_last("/v0.1/missions")
+            await self._look_at_card()
+            for mission in listed["missions"]:
+                membership = mission.get("membership") or {}
+                if membership.get("state") in ("provisional", "active"):
+                    scopes = tuple(membership.get("scopes", ()))
+                    self._join(mission["groupId"], mission["missionId"], scopes)
+                    # A late joiner never saw the Event that said so.
+                    self.engine.prioritize(mission["groupId"], mission.get("priority", "usual"))
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _look_at_card(self) -> None:
