@@ -16,10 +16,13 @@ from typing import Any
 import pytest
 
 from mwnode.client import Client
+from mwnode.client.errors import ClientError, NotTrusted, Unreachable, passes
+from mwnode.client.http import HttpClient
 from mwnode.coordinator.plan import load_plan
 from mwnode.coordinator.runner import CoordinatorError, CoordinatorOptions, run_coordinator
 from mwnode.enrolment import Capability
 from mwnode.gateway.server import Server, serve, server_tls
+from mwnode.protocol.errors import AuthRequired, GroupNotFound
 from mwnode.system import OsEntropy, SystemClock
 from mwnode.testing import Harness, MissionHandle, Participant, RunningClock
 from mwnode.trust.keys import sign_mapping
@@ -359,3 +362,41 @@ async def test_sigterm_ends_a_worker_cleanly(world: World) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     task, _ = world.tasks.pop(who.name)
     await asyncio.wait_for(task, 15)
+
+
+@pytest.mark.req("R-16-62")
+async def test_a_worker_that_starts_as_the_node_dies_waits_for_it(world: World) -> None:
+    who = world.harness.workers[0]
+    noted: list[str] = []
+    stop = asyncio.Event()
+
+    async def nothing(work: Any) -> None:
+        del work
+
+    async with await Client.connect(
+        world.url, who.key, world.home.ca_path, observer=lambda event, details: noted.append(event)
+    ) as client:
+        # The connection stands, and what is read beside it finds nobody.
+        reachable, client.http = client.http, HttpClient("https://127.0.0.1:1", who.key, world.home.ca_path)
+        worker = Worker(client, nothing, log=lambda event, details: noted.append(event))
+        running = asyncio.create_task(worker.run(stop))
+        await wait_for(lambda: "waits" in noted)
+        assert not running.done()
+        client.http = reachable
+        await wait_for(lambda: "working" in noted)
+        stop.set()
+        await asyncio.wait_for(running, 20)
+
+
+def test_only_what_may_pass_is_tried_again() -> None:
+    assert passes(Unreachable("the node is away"))
+    assert passes(AuthRequired("the token is from before"))
+    assert not passes(NotTrusted("another CA"))
+    assert not passes(ClientError("the node sent other bytes"))
+    assert not passes(GroupNotFound("no such Group"))
+
+
+async def wait_for(done: Any) -> None:
+    async with asyncio.timeout(20):
+        while not done():
+            await asyncio.sleep(0.05)
