@@ -56,20 +56,32 @@ def _spread(number: int) -> float:
     return number * 7_919 % 10_007 / 10_007
 
 
+def _decide(size: int, groups: int, rounds: int) -> float:
+    """Seconds of processor that so many decisions take while at least ``size`` items are queued."""
+    chosen = Scheduler(Settings(slots=4))
+    for number in range(size + rounds):
+        chosen.add(
+            Entry(
+                work_item_id=f"item-{number}",
+                group_id=f"group-{number % groups}",
+                ready_at=float(number % 977),
+                seconds=1.0 + _spread(number),
+            )
+        )
+    begun = time.process_time()
+    for number in range(rounds):
+        pick = chosen.pick(1_000.0 + number)
+        if pick is None:
+            raise RuntimeError("the bench's scheduler found nothing to run")
+        chosen.release(pick.work_item_id, 1.0)
+        chosen.remove(pick.work_item_id)
+    return time.process_time() - begun
+
+
 def scheduler(queued: int, groups: int = 100, rounds: int = 2_000) -> list[Result]:
     """One decision with that many items queued, beside a push and a pop of heapq on as many."""
     results: list[Result] = []
     for size in (100, queued):
-        chosen = Scheduler(Settings(slots=4))
-        for number in range(size + rounds):
-            chosen.add(
-                Entry(
-                    work_item_id=f"item-{number}",
-                    group_id=f"group-{number % groups}",
-                    ready_at=float(number % 977),
-                    seconds=1.0 + _spread(number),
-                )
-            )
         heap = [_spread(number) for number in range(size)]
         heapq.heapify(heap)
 
@@ -78,17 +90,8 @@ def scheduler(queued: int, groups: int = 100, rounds: int = 2_000) -> list[Resul
                 heapq.heappush(heap, _spread(number))
                 heapq.heappop(heap)
 
-        floor = best_of(3, push_and_pop) / rounds
-        begun = time.perf_counter()
-        for number in range(rounds):
-            pick = chosen.pick(1_000.0 + number)
-            if pick is None:
-                raise RuntimeError("the bench's scheduler found nothing to run")
-            chosen.release(pick.work_item_id, 1.0)
-            chosen.remove(pick.work_item_id)
-        results.append(
-            latency(
-                f"scheduler decision, {size} queued in {groups} Groups", (time.perf_counter() - begun) / rounds, floor
-            )
-        )
+        floor = best_of(3, push_and_pop, time.process_time) / rounds
+        name = f"scheduler decision, {size} queued in {groups} Groups"
+        # Processor time, and the best of several: what else this machine does is no cost of a decision.
+        results.append(latency(name, min(_decide(size, groups, rounds) for _ in range(3)) / rounds, floor))
     return results
