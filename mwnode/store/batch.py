@@ -173,12 +173,14 @@ class Batch:
         commands = [request.verified.document for request in requests]
         identities = [(c.actor.id, c.action_id) for c in commands if isinstance(c, Command)]
         self._new.update(self.txn.prefetch_receipts(identities))
-        self.txn.prefetch(rows_wanted(requests))
+        if len(requests) > 1:
+            # What a lone Command asks for is found as quickly one by one, and mostly remembered.
+            self.txn.prefetch(rows_wanted(requests))
 
     def look_again(self) -> None:
         """Forget what was read ahead about receipts: somebody else wrote to the transaction."""
         self._new.clear()
-        self.txn.known_receipts.clear()
+        self.txn.forget_prefetched()
 
     def command(self, request: Request) -> Outcome | Waiting:
         """Decide one Command. Order: reading 2. What it is answered when accepted stands in the ``Waiting`` once the

@@ -128,6 +128,8 @@ class Committer:
         self._next_due: Instant | None = None
         self.on_durable: Callable[[float, int], None] = lambda seconds, commands: None
         """Told of each durable batch: how long it took, and how many Commands were in it."""
+        self._due_known = False
+        """Whether that is what the file says, so that only a batch that changes it has to look again."""
         self.commits = 0
         """Batches made durable."""
         self.commands = 0
@@ -364,6 +366,7 @@ class Committer:
             return
         self.commits += 1
         self.on_durable(self._clock.monotonic() - begun, sum(isinstance(item, _Command) for item in items))
+        self._due_known = self._next_due is None or self._next_due > batch.now
         if batch.registry is not self._registry:
             self._registry = batch.registry
             self._on_registry(batch.registry)
@@ -373,6 +376,9 @@ class Committer:
 
     def _fill(self, txn: LmdbWriting, items: Sequence[_Item], audits: Sequence[AuditRow]) -> Batch:
         """What the transaction of a batch does. May run more than once; the last run counts."""
+        # Only what is committed is known, and only Commands tell which rows they touched.
+        known = self._due_known and all(type(item) is _Command for item in items)
+        self._due_known = False
         batch = Batch(
             txn,
             now=self._clock.now(),
@@ -398,7 +404,10 @@ class Committer:
         batch.settle()
         for row in (*audits, *batch.audits):
             batch.put_audit(row)
-        self._next_due = batch.now if more_due else txn.next_due()
+        if more_due:
+            self._next_due = batch.now
+        elif not known or txn.wrote_to("due"):
+            self._next_due = txn.next_due()
         return batch
 
     def _run_call(self, txn: LmdbWriting, item: _Call) -> None:

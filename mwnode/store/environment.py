@@ -99,6 +99,7 @@ class LmdbWriting(RowWriting, LmdbReading):
         self.touched = {}
         self.counters = {}
         self.known_receipts = {}
+        self.known_places = {}
 
     def put_cursor(self, agent_id: str, group_id: str, sequence: int) -> None:
         if sequence > self.cursor(agent_id, group_id):
@@ -142,6 +143,10 @@ class LmdbWriting(RowWriting, LmdbReading):
             txn.abort()
         self.own, self.touched, self.counters = inner.own, inner.touched, inner.counters
         self.pages.changed |= inner.pages.changed
+
+    def wrote_to(self, db: str) -> bool:
+        """Whether this transaction changed a database."""
+        return db in self.pages.changed or bool(self.pages.buffers[db])
 
     def keep_counts(self) -> None:
         """Note how many entries there are of what nothing else counts; the last thing before a commit."""

@@ -99,6 +99,14 @@ def decode_audit(value: bytes, where: str) -> AuditRow:
         raise StoreCorrupt(f"{where} cannot be read: {error}", where) from error
 
 
+def receipt_places(value: bytes) -> list[bytes]:
+    """The keys in ``places`` of the Events that a receipt names; as many as there are in a receipt cut short."""
+    if len(value) < RECEIPT_HEAD.size:
+        return []
+    end = RECEIPT_HEAD.size + RECEIPT_HEAD.unpack_from(value)[3] * PLACE.size
+    return [value[start : start + PLACE.size] for start in range(RECEIPT_HEAD.size, min(end, len(value)), PLACE.size)]
+
+
 class LogReading:
     """The append-only half of a read transaction."""
 

@@ -4,7 +4,7 @@ policy may order (decision F17)."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mwnode.protocol.documents import FirstAdmissionRecord, PolicyLogEntry
 from mwnode.store.errors import StoreCorrupt, WriterRefused
@@ -18,6 +18,7 @@ from mwnode.store.group_log import (
     Heads,
     LogReading,
     encode_json,
+    receipt_places,
     unchained,
 )
 from mwnode.store.layout import (
@@ -36,7 +37,13 @@ from mwnode.store.layout import (
     receipt_key,
     text_key,
 )
-from mwnode.store.log_records import decode_command_record, encode_command_record, encode_log_record
+from mwnode.store.log_records import (
+    LogRecord,
+    decode_command_record,
+    decode_log_record,
+    encode_command_record,
+    encode_log_record,
+)
 from mwnode.store.pages import WritePages
 from mwnode.store.port import NO_CHAIN, AuditRow, Head, NewEvent, Receipt, StoredEvent
 
@@ -50,6 +57,8 @@ class LogWriting(LogReading):
     counters: dict[str, int]
     known_receipts: dict[bytes, bytes | None]
     """Receipt records of this batch's Commands as they were before it; ``None`` for absence."""
+    known_places: dict[bytes, tuple[int, bytes]]
+    """Position and record of the Events that those receipts name."""
 
     def prefetch_receipts(self, commands: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
         """Look up the receipts of a batch's Commands, (actor ID, Action ID), in one call; those that have none."""
@@ -58,7 +67,31 @@ class LogWriting(LogReading):
         known = self.known_receipts
         for key in keys:
             known[key] = found.get(key)
+        if found:
+            self._prefetch_events(found.values())
         return {command for command, key in zip(commands, keys, strict=True) if key not in found}
+
+    def _prefetch_events(self, receipts: Iterable[bytes]) -> None:
+        """Read what Commands that were accepted before are answered with."""
+        places = {place for receipt in receipts for place in receipt_places(receipt)}
+        positions = self.pages.get_many("places", places)
+        records = self.pages.get_many("log", positions.values())
+        for place, position in positions.items():
+            if position in records:
+                self.known_places[place] = (int(U64.unpack(position)[0]), records[position])
+
+    def record(self, group_id: str, sequence: int) -> LogRecord | None:
+        if self.known_places:
+            number = self.group_number(group_id)
+            known = None if number is None else self.known_places.get(PLACE.pack(number, sequence))
+            if known is not None:
+                return decode_log_record(*known)
+        return super().record(group_id, sequence)
+
+    def forget_prefetched(self) -> None:
+        """Somebody else wrote to the transaction: what was read ahead may be older."""
+        self.known_receipts.clear()
+        self.known_places.clear()
 
     def _receipt_record(self, key: bytes) -> bytes | None:
         fresh = self.pages.buffers["receipts"].get(key)
@@ -145,6 +178,7 @@ class LogWriting(LogReading):
         )
         value = encode_log_record(erased, record.group_number, sequence, record.chain)
         self.pages.replace("log", U64.pack(record.position), value)
+        self.known_places.clear()
         if record.command_number is not None:
             key = U64.pack(record.command_number)
             command = self.pages.get("commands", key)

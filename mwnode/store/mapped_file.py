@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 import lmdb
 
 from mwnode.store import ownership
+from mwnode.store.ahead import WrittenAhead
 from mwnode.store.errors import (
     StoreCorrupt,
     StoreError,
@@ -87,6 +88,7 @@ class MappedFile:
         self._room_until = 0.0
         self._readers_looked_at = 0.0
         self._room = self._ask_disk
+        self._ahead: WrittenAhead | None = None
         self._owner: ownership.OwnerLock | None = None
         self._closed = False
 
@@ -129,6 +131,8 @@ class MappedFile:
         try:
             self._map()
             self._prepare()
+            if durable and not read_only:
+                self._ahead = WrittenAhead(path)
         except BaseException:
             self.close()
             raise
@@ -327,6 +331,8 @@ class MappedFile:
         try:
             result = change(txn)
             txn.commit()
+            if self._ahead is not None and self._ahead.wants_to_look:
+                self._ahead.keep(self.used_bytes(), self.map_bytes())
             return result
         finally:
             # After commit this does nothing. A write transaction left open would block the file for ever.
@@ -465,7 +471,18 @@ class MappedFile:
                     while self._readers:
                         self._gate.wait()
                     if hasattr(self, "lmdb"):
-                        self.lmdb.close()
+                        self._close_map()
             if self._owner is not None:
                 self._owner.release()
                 self._owner = None
+
+    def _close_map(self) -> None:
+        used = None
+        try:
+            used = self.used_bytes()
+        except lmdb.Error as error:
+            # Opening it anew had failed.
+            _log.info("%s: closed without a map (%s)", self.path, error)
+        self.lmdb.close()
+        if self._ahead is not None:
+            self._ahead.close(used)

@@ -169,15 +169,17 @@ class WritePages(ReadPages):
                 puts.append((key, value))
         if not puts:
             return
-        with self.txn.cursor(handle) as cursor:
-            if db in APPENDED:
-                _, added = cursor.putmulti(puts, append=True)
-                if added != len(puts):
-                    raise StoreCorrupt(f"{db}: a new number is not higher than all before", db)
-            else:
-                cursor.putmulti(puts)
+        append = db in APPENDED
+        if len(puts) == 1:
+            added = int(self.txn.put(*puts[0], append=append, db=handle))
+        else:
+            with self.txn.cursor(handle) as cursor:
+                _, added = cursor.putmulti(puts, append=append)
+        if append and added != len(puts):
+            raise StoreCorrupt(f"{db}: a new number is not higher than all before", db)
 
     def flush_all(self) -> None:
         """Hand everything to LMDB, before a commit or a nested transaction."""
-        for db in self.buffers:
-            self.flush(db)
+        for db, buffer in self.buffers.items():
+            if buffer:
+                self.flush(db)

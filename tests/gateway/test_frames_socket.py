@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from mwnode.protocol.errors import MissionWeaveError
 from mwnode.testing import flip_base64url
 from tests.gateway.conftest import Served, Start
 from tests.gateway.wire import Wire
@@ -558,6 +559,29 @@ async def test_presence_is_kept_for_a_while_and_moves_nothing(served: Served) ->
     assert len(mission.events()) == before
     await served.advance(61)
     assert await asyncio.to_thread(owner.get, "/v0.1/presence") == {"presence": []}
+
+
+@pytest.mark.req("R-6.1-02")
+async def test_only_the_card_makes_an_agent_capable(served: Served) -> None:
+    """What it says of itself in Presence or in a Message is believed by nobody."""
+    mission = served.harness.mission()
+    worker = served.harness.workers[0]
+    mission.add(worker)
+    claimed = {"id": "example.welding", "version": "1.0.0"}
+    work = mission.authorize(requiredCapabilities=[claimed])
+    with pytest.raises(MissionWeaveError) as before:
+        work.offer(worker)
+    wire = await served.agent(worker)
+    availability = [{"capability": claimed, "status": "available"}]
+    told = presence(worker, wire.epoch, capabilityAvailability=availability)
+    await wire.send(wire.frame("PING", presence=told, **PING))
+    await wire.receive()
+    worker.session_epoch = wire.epoch
+    mission.post(worker, "I am capable of example.welding@1.0.0")
+    with pytest.raises(MissionWeaveError) as after:
+        work.offer(worker)
+    assert before.value.code == after.value.code == "AUTH_FORBIDDEN"
+    assert work.state == "open"
 
 
 @pytest.mark.req("R-6.2-04")

@@ -9,6 +9,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import pytest
@@ -250,6 +251,33 @@ async def test_reading_needs_a_valid_bearer(served: Served, web: Web, method: st
         status, error, headers = await web.call(method, path, token=token)
         assert (status, error["code"]) == (401, "AUTH_REQUIRED"), token
         assert headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.req("R-6.3-08")
+async def test_no_shared_key_is_a_credential(served: Served, web: Web) -> None:
+    """Whatever of HOME somebody sends: only a bearer from a signed challenge opens a door, and for minutes only."""
+    owner = served.harness.owner
+    good = await web.token(owner)
+    assert (await web.call("GET", "/v0.1/registry", token=good))[0] == 200
+    home = served.harness.node.home
+    kept = [path for path in home.path.rglob("*") if path.suffix in (".key", ".pem", ".toml")]
+    assert len(kept) >= 5
+    said = {word for path in kept for word in path.read_text(errors="replace").split() if len(word) >= 16}
+    said |= {owner.key.public_key, owner.key.key_id, owner.id, home.organization_id, good[: good.index(".")]}
+    for word in said:
+        word = word.strip('",')
+        for headers in (
+            {"Authorization": f"Bearer {word}"},
+            {"Authorization": f"Basic {word}"},
+            {"Authorization": word},
+            {"X_API_Key": word},
+            {"Cookie": f"session={word}"},
+        ):
+            assert (await web.call("GET", "/v0.1/registry", **headers))[0] == 401, headers
+        query = f"/v0.1/registry?token={quote(word)}&api_key={quote(word)}"
+        assert (await web.call("GET", query))[0] == 401, query
+    settings = (home.path / "mwnode.toml").read_text()
+    assert not any(word in settings for word in ("secret", "password", "api_key")), "no setting is a credential"
 
 
 async def test_a_token_ends_with_its_time_its_key_and_its_session(served: Served, web: Web) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from mwnode.protocol.limits import Limits
-from mwnode.store import mapped_file, ownership
+from mwnode.store import ahead, mapped_file, ownership
 from mwnode.store.environment import LmdbStore
 from mwnode.store.errors import (
     StoreBusy,
@@ -26,7 +27,7 @@ from mwnode.store.errors import (
     StoreTooNew,
     StoreUnavailable,
 )
-from mwnode.store.layout import FORMAT
+from mwnode.store.layout import FORMAT, U64
 from tests.store.makers import G1, append, head
 
 MIB = 1024**2
@@ -418,3 +419,78 @@ def test_a_store_closed_is_closed_for_everybody(store: LmdbStore) -> None:
         append(store, 1, 1)
     with pytest.raises(StoreUnavailable), store.read():
         pass
+
+
+# --- zeros ahead of the end ---
+
+
+def one_by_one(store: LmdbStore, count: int) -> None:
+    for _ in range(count):
+        append(store, head(store) + 1, head(store) + 1)
+
+
+def test_small_commits_find_zeros_behind_the_end_and_closing_cuts_them_off(path: Path) -> None:
+    store = LmdbStore.open(path)
+    one_by_one(store, 2 * ahead.LOOK_EVERY)
+    used = store.file.used_bytes()
+    assert path.stat().st_size - used >= ahead.AHEAD_BYTES // 2
+    assert not any(path.read_bytes()[used:]), "nothing of the process's memory is in them"
+    left = path.read_bytes()
+    store.close()
+    assert path.stat().st_size == used
+    # As after a kill: the zeros are still there.
+    path.write_bytes(left)
+    store = LmdbStore.open(path)
+    assert head(store) == 2 * ahead.LOOK_EVERY
+    one_by_one(store, 2 * ahead.LOOK_EVERY)
+    assert path.stat().st_size == len(left), "what is there is used first"
+    store.close()
+    store = LmdbStore.open(path)
+    assert head(store) == 4 * ahead.LOOK_EVERY
+    store.close()
+
+
+def test_large_commits_and_full_disks_get_no_zeros(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LmdbStore.open(path)
+    for number in range(2 * ahead.LOOK_EVERY):
+        append(store, number * 40 + 1, number * 40 + 40, padding=3000)
+        assert path.stat().st_size - store.file.used_bytes() < 64 * 4096
+    free = os.statvfs(path)
+    monkeypatch.setattr(ahead, "FREE_SHARE", free.f_bavail * free.f_frsize)
+    one_by_one(store, 3 * ahead.LOOK_EVERY)
+    assert path.stat().st_size - store.file.used_bytes() < 64 * 4096
+    store.close()
+
+
+def test_zeros_that_cannot_be_written_hurt_nobody(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = LmdbStore.open(path)
+    with caplog.at_level("INFO"), monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse)
+        one_by_one(store, 2 * ahead.LOOK_EVERY)
+    assert "no room was made ahead: No space left" in caplog.text
+    assert head(store) == 2 * ahead.LOOK_EVERY
+    store.close()
+
+
+def test_a_file_that_was_put_in_its_place_is_left_alone(path: Path) -> None:
+    store = LmdbStore.open(path)
+    one_by_one(store, 2 * ahead.LOOK_EVERY)
+    other = b"somebody else's" * 500_000
+    path.with_name("other").write_bytes(other)
+    os.rename(path.with_name("other"), path)
+    one_by_one(store, 200)
+    store.close()
+    assert path.read_bytes() == other
+
+
+def test_one_new_number_that_is_not_higher_than_all_before_is_refused(store: LmdbStore) -> None:
+    append(store, 1, 3)
+    for numbers in ([2], [1, 2], [3]):
+        with pytest.raises(StoreCorrupt, match="not higher"):
+            store.write(lambda txn, numbers=numbers: [txn.pages.put("log", U64.pack(n), b"x") for n in numbers])  # type: ignore[misc]
+    assert head(store) == 3
