@@ -180,6 +180,11 @@ def _rate_key(policy_name: str, group_id: str, actor_type: str, actor_id: str) -
     return f"{policy_name} {group_id} {actor_type} {actor_id}"
 
 
+def rated_in(row: RateRow) -> str:
+    """The Group in which the actor did what is counted."""
+    return row.key.split(" ")[1]
+
+
 @lru_cache(maxsize=256)
 def _microseconds(timestamp: str) -> int:
     return parse(timestamp).whole_microseconds()

@@ -235,6 +235,11 @@ def _duplicate_key(contract: WorkContract, parent_id: str) -> str:
     return f"{parent_id} {signing_hash(canonical(contract))}"
 
 
+def duplicated_under(row: DuplicateRow) -> str:
+    """The Mission or WorkItem under which the contract was authorized."""
+    return row.key.partition(" ")[0]
+
+
 def _check_duplicate(case: Case, contract: WorkContract, parent_id: str) -> None:
     """The same contract again under the same parent is noted, a third time refused (R-20-03, decisions D41, F23)."""
     known = case.view.get(DUPLICATES, _duplicate_key(contract, parent_id))

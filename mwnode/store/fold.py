@@ -14,11 +14,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct
 
+from mwnode.authority.cooperation import rated_in
 from mwnode.authority.evolve import evolve, fact_of
 from mwnode.authority.intake import typed_payload
 from mwnode.authority.organization import answer, record
 from mwnode.authority.request import EventFact
 from mwnode.authority.state import (
+    AGENTS,
+    CONTENTS,
     KEYS,
     MISSIONS,
     PRINCIPALS,
@@ -27,19 +30,23 @@ from mwnode.authority.state import (
     WORK_ITEMS,
     AccountRow,
     ContentRow,
+    DuplicateRow,
     EvidenceRow,
     GroupRow,
     LeaseRow,
     MissionRow,
     OverrideRow,
     R,
+    RateRow,
     Row,
     Table,
 )
 from mwnode.authority.view import Overlay
+from mwnode.authority.work_item import duplicated_under
 from mwnode.protocol import jcs
 from mwnode.protocol.commands import CORE, Payload
 from mwnode.protocol.documents import Command, Event, PolicyLogEntry
+from mwnode.store import organization_rows
 from mwnode.store.environment import LmdbReading, LmdbStore, LmdbWriting
 from mwnode.store.errors import StoreCorrupt
 from mwnode.store.founding import founding_of, put_founding
@@ -135,8 +142,13 @@ class Scope:
         """Whether folding the log gives this very row."""
         if not self.untold or table in ROOTS:
             return True
-        if isinstance(row, AccountRow):
-            return row.account_id not in self._accounts
+        match row:
+            case AccountRow():
+                return row.account_id not in self._accounts
+            case DuplicateRow():
+                return duplicated_under(row) not in self._accounts
+            case ContentRow():
+                return self.untold.isdisjoint(row.group_ids)
         group_id = self.group_of(table, row)
         return group_id is not None and group_id not in self.untold
 
@@ -161,8 +173,12 @@ class Scope:
                 return row.grant.group_id
             case LeaseRow():
                 return row.lease.group_id
+            case RateRow():
+                return rated_in(row)
             case AccountRow():
                 return self._accounts.get(row.account_id)
+            case DuplicateRow():
+                return self._accounts.get(duplicated_under(row))
         return None
 
 
@@ -298,6 +314,8 @@ def compare_rows(source: LmdbReading, progress: Progress) -> Iterator[tuple[str,
         with folded_rows(source, progress, scope, registered) as store, store.read() as folded:
             for table in FOLDED:
                 yield from _compare_table(table, source, folded, scope)
+            if scope.untold:
+                yield from organization_rows.faults(source, folded)
         for each in registered:
             receipt = source.receipt(each.actor_id, each.action_id)
             if receipt is None or receipt.record != each.record:
@@ -352,7 +370,7 @@ def _replace(txn: LmdbWriting, folded: LmdbReading, scope: Scope) -> int:
     kept: list[tuple[Table[Row], Row]] = []
     for table in FOLDED:
         if scope.untold:
-            kept += [(table, row) for row in txn.each(table) if not scope.tells(table, row)]
+            kept += [(table, row) for row in txn.each(table) if table is not AGENTS and not scope.tells(table, row)]
     for table in FOLDED:
         code = bytes((table.code,)), bytes((table.code + 1,))
         for db in ("entities", "listing"):
@@ -373,4 +391,12 @@ def _replace(txn: LmdbWriting, folded: LmdbReading, scope: Scope) -> int:
                     txn.pages.flush_all()
     for table, row in kept:
         txn.put(table, row)
+    if scope.untold:
+        txn.pages.flush_all()
+        for agent in list(organization_rows.agents(txn, folded)):
+            txn.put(AGENTS, agent)
+            put += 1
+        for content in list(organization_rows.contents(txn, folded, scope.untold)):
+            txn.put(CONTENTS, content)
+            put += 1
     return put

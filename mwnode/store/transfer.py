@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from mwnode.authority.intake import EMBEDDED
 from mwnode.authority.organization import DECIDERS
-from mwnode.authority.state import AGENTS, GROUPS, KEYS, PRINCIPALS, PROFILES, KeyRow
+from mwnode.authority.state import AGENTS, CONTENTS, GROUPS, KEYS, PRINCIPALS, PROFILES, ContentRow, KeyRow
 from mwnode.protocol import jcs
 from mwnode.protocol.commands import PAYLOADS
 from mwnode.protocol.documents import Command, GroupSnapshot
@@ -238,6 +238,23 @@ def _trims(source: LmdbReading, txn: LmdbWriting, groups: Iterable[str], numbers
             for row in source.each(table):
                 if scope.group_of(table, row) in scope.untold & carried:
                     txn.put(table, row)
+        for content in source.each(CONTENTS):
+            if not carried.isdisjoint(scope.untold.intersection(content.group_ids)):
+                txn.put(CONTENTS, _arrived(content, carried, txn.get(CONTENTS, content.content_hash)))
+
+
+def _arrived(content: ContentRow, carried: set[str], known: ContentRow | None) -> ContentRow:
+    """What is known of bytes in the Groups that are carried, beside what the target knows; ``fold.rebuild`` adds which
+    manifests stand for them."""
+    known = known or ContentRow(content.content_hash)
+    arrivals = (*known.arrivals, *(arrival for arrival in content.arrivals if arrival[0] in carried))
+    groups = (*known.group_ids, *(group_id for group_id in content.group_ids if group_id in carried))
+    return msgspec.structs.replace(
+        known,
+        group_ids=tuple(dict.fromkeys(groups)),
+        arrivals=tuple(dict.fromkeys(arrivals)),
+        knowledge=known.knowledge or content.knowledge,
+    )
 
 
 def _log(

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mwnode.authority.state import KEYS, WORK_ITEMS, KeyRow
+from mwnode.authority.state import AGENTS, CONTENTS, KEYS, WORK_ITEMS, KeyRow
 from mwnode.genesis import service_command
 from mwnode.protocol import jcs
 from mwnode.protocol.commands import CORE, Binding
@@ -134,6 +134,18 @@ def test_trimmed_and_erased_groups_are_carried_as_they_are(mwnode: Harness, tmp_
     expected = {each.group_id: [jcs.canonical(event) for event in each.events()] for each in (erased, trimmed)}
     assert read_back(target, *expected) == expected
     assert b"to forget" not in (tmp_path / "out.bundle").read_bytes()
+    # Who may read the bytes of a trimmed Group, and who its Agents are, arrives as well.
+    made = LmdbStore.open(target, read_only=True)
+    try:
+        with made.read() as there, mwnode.node.read() as here:
+            for row in here.all(CONTENTS):
+                arrived = there.get(CONTENTS, row.content_hash)
+                assert arrived is not None
+                assert set(arrived.artifact_ids) == set(row.artifact_ids)
+                assert set(arrived.group_ids) == set(row.group_ids)
+            assert there.all(AGENTS) == here.all(AGENTS)
+    finally:
+        made.close()
 
 
 def test_an_import_never_overwrites_and_is_refused_while_the_file_is_in_use(mwnode: Harness, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 import mwnode.store.trim as trimming
-from mwnode.authority.state import GROUPS, MESSAGES, MISSIONS
+from mwnode.authority.state import AGENTS, CONTENTS, DUPLICATES, GROUPS, MESSAGES, MISSIONS, RATES, Table
 from mwnode.protocol import jcs
 from mwnode.protocol.commands import CORE
 from mwnode.protocol.errors import CursorTooOld
@@ -232,3 +233,48 @@ def test_children_of_a_trimmed_mission_are_left_out_of_the_comparison_not_of_the
     trim(mwnode, mission)
     report = verify(mwnode.node.store)
     assert report.ok, report.findings
+
+
+def _put(harness: Harness, table: Table[Any], row: Any) -> None:
+    harness.node.call(lambda txn: txn.put(table, row)).result()
+
+
+def _row(harness: Harness, table: Table[Any], wanted: Callable[[Any], bool]) -> Any:
+    with harness.node.store.read() as view:
+        return next(row for row in view.each(table) if wanted(row))
+
+
+ORGANIZATION_ROWS: dict[str, tuple[Table[Any], dict[str, Any]]] = {
+    "an Agent's Session Epoch": (AGENTS, {"session_epoch": 77}),
+    "an Agent's queued WorkItems": (AGENTS, {"queued": 5}),
+    "an Agent's active WorkItems": (AGENTS, {"active_ids": ("urn:example:none",)}),
+    "the manifests of trimmed bytes": (CONTENTS, {"artifact_ids": ()}),
+    "the Groups of trimmed bytes": (CONTENTS, {"group_ids": ("urn:example:elsewhere",)}),
+    "what was said in another Group": (RATES, {"times": (1, 2, 3)}),
+    "contracts in another Group": (DUPLICATES, {"count": 9}),
+}
+
+
+@pytest.mark.parametrize("what", ORGANIZATION_ROWS)
+def test_rows_of_the_organization_are_compared_after_a_trim(mwnode: Harness, what: str) -> None:
+    mission = archived(mwnode)
+    other = mwnode.mission()
+    other.work("active")
+    say(other, "still at work")
+    trim(mwnode, mission)
+    store = mwnode.node.store
+    assert verify(store).ok
+    table, changes = ORGANIZATION_ROWS[what]
+
+    def chosen(row: Any) -> bool:
+        if table is AGENTS:
+            return row.active > 0
+        if table is CONTENTS:
+            return mission.group_id in row.group_ids
+        return other.group_id in row.key or other.mission_id in row.key
+
+    row = _row(mwnode, table, chosen)
+    _put(mwnode, table, msgspec.structs.replace(row, **changes))
+    assert {(kind, where.split(" ")[0]) for kind, where in found(verify(store))} == {("projection", table.name)}
+    _put(mwnode, table, row)
+    assert verify(store).ok
