@@ -37,9 +37,10 @@ from mwnode.gateway.sessions import Sessions
 from mwnode.protocol.documents import PresenceRecord
 from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.events import AgentCardRegistered, SessionOpened
-from mwnode.protocol.instants import parse
+from mwnode.protocol.instants import Instant, parse
 from mwnode.seldom import Seldom
 from mwnode.store.batch import Accepted, CommittedEvent
+from mwnode.trust.registry import Binding, Registry
 from mwnode.trust.verification import Failure
 
 FLUSH_BYTES = 256 * 1024
@@ -83,7 +84,10 @@ class Hub:
         self._flush_scheduled = False
         self._ticker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._registry_seen: object = None
+        self._keys_checked: Registry | None = None
+        """The Registry that all live keys were held against, where none of them has ended since."""
+        self._next_end: Instant | None = None
+        """When the first of those keys ends."""
 
     # --- life ---
 
@@ -282,6 +286,8 @@ class Hub:
         token, expires_at = self.sessions.issue(actor, engine.key_id, epoch)
         connection.origin = Origin(transport="ws", agent=actor, session_epoch=epoch, key_id=engine.key_id)
         self.delivery.live_by_agent[actor.id] = connection
+        # The new one's key has an end of its own.
+        self._keys_checked = None
         connection.peer.known(actor)
         self.perform(connection, engine.session_opened(outcome, token, expires_at))
 
@@ -443,10 +449,20 @@ class Hub:
     def _check_keys(self) -> None:
         """After any change of the Registry, and as time passes, close what its key no longer carries."""
         registry, now = self.authority.registry, self.authority.clock.now()
+        if registry is self._keys_checked and (self._next_end is None or now < self._next_end):
+            return
+        self._keys_checked, self._next_end = registry, None
         for agent_id, receiver in tuple(self.delivery.live_by_agent.items()):
             binding = registry.resolve(receiver.engine.key_id) if isinstance(receiver, Connection) else None
             if binding is None or not binding.valid_at(now):
                 self._check_standing(agent_id)
+            else:
+                self._note_end(binding)
+
+    def _note_end(self, binding: Binding) -> None:
+        for end in (binding.valid_until, binding.revoked_at):
+            if end is not None and (self._next_end is None or end < self._next_end):
+                self._next_end = end
 
     def registry_changed(self) -> None:
         """A Command has just changed the Registry: do not wait for the next tick."""
