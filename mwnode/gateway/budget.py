@@ -2,7 +2,8 @@
 
 A peer that only makes work (frames that are refused, PINGs without end, handshakes that come to nothing) is heard at
 the pace of its share, so that all others hardly notice it (R-17.3-01). What leads to an accepted Command is paid back:
-useful work has bounds of its own. Nobody is refused for being over the share, only kept waiting.
+useful work has bounds of its own. Nobody is refused for being over the share, only kept waiting, and that only while
+others are there to be served.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ ADDRESS_SHARE = 0.1
 """The same for all peers of one address together that have not authenticated."""
 BURST_SECONDS = 0.25
 """What a peer that was quiet may cost at once."""
+DEBT_SECONDS = 5.0
+"""What a peer can owe at most is paid back by waiting so long."""
+OTHERS_SECONDS = 2.0
+"""For how long after it was served a known peer counts as one that others must leave room for."""
 KEPT_MAX = 4096
 """Budgets that are remembered; those in full credit need not be."""
 
@@ -44,7 +49,8 @@ class Budget:
 
     def charge(self, cost: float, now: float) -> None:
         """The peer has cost that much of the loop's time."""
-        self._full_at = max(self._full_at, now) + cost / self._share
+        debt = max(self._full_at, now) + cost / self._share
+        self._full_at = min(debt, now + BURST_SECONDS / self._share + DEBT_SECONDS)
 
     def credit(self, cost: float) -> None:
         """It was of use after all."""
@@ -57,6 +63,27 @@ class Budget:
     def full(self, now: float) -> bool:
         """Whether nothing is owed."""
         return self._full_at <= now
+
+
+class Others:
+    """Which known peers were served of late: the last two are enough to know of one beside whoever asks."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Budget, float] | None = None
+        self._before: tuple[Budget, float] | None = None
+
+    def served(self, budget: Budget, now: float) -> None:
+        """A known peer is being served."""
+        if self._last is not None and self._last[0] is not budget:
+            self._before = self._last
+        self._last = (budget, now)
+
+    def beside(self, budget: Budget, now: float) -> bool:
+        """Whether there is another known peer that would have to wait."""
+        return any(
+            each is not None and each[0] is not budget and now - each[1] < OTHERS_SECONDS
+            for each in (self._last, self._before)
+        )
 
 
 class Budgets:

@@ -11,7 +11,7 @@ import ipaddress
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from mwnode.gateway.budget import ADDRESS_SHARE, ARRIVAL_SECONDS, PEER_SHARE, Budget, Budgets
+from mwnode.gateway.budget import ADDRESS_SHARE, ARRIVAL_SECONDS, PEER_SHARE, Budget, Budgets, Others
 
 PATIENCE_SECONDS = 1.0
 """How long a peer may be silent before it has to make room for another one."""
@@ -42,6 +42,7 @@ class Doors:
         self._all_max = known_max + 2 * unknown_max
         self._addresses = Budgets(ADDRESS_SHARE)
         self._principals = Budgets(PEER_SHARE)
+        self._others = Others()
         self._unknown_max = unknown_max
         self._visits: set[Visit] = set()
         self._unknown: set[Visit] = set()
@@ -78,6 +79,20 @@ class Doors:
         if visit.principal != principal:
             visit.principal = principal
             visit.budget = self._principals.of(principal, now)
+
+    def spent(self, visit: Visit, seconds: float, now: float) -> None:
+        """A peer has cost so much of the loop's time; less than nothing was of use."""
+        if seconds > 0:
+            visit.budget.charge(seconds, now)
+        else:
+            visit.budget.credit(-seconds)
+        if visit.known:
+            self._others.served(visit.budget, now)
+
+    def owed(self, visit: Visit, now: float) -> float:
+        """How long a peer is to be kept waiting now, in seconds: not at all while nobody else needs the time."""
+        wait = visit.budget.wait(now)
+        return wait if wait and self._others.beside(visit.budget, now) else 0.0
 
     def leave(self, visit: Visit) -> None:
         """The connection is over. Idempotent."""

@@ -74,15 +74,12 @@ class Exchange(web.RequestHandler):
 
     def spent(self, seconds: float) -> None:
         """The peer has cost so much of the loop's time; less than nothing was of use."""
-        if seconds > 0:
-            self.visit.budget.charge(seconds, self._loop.time())
-        else:
-            self.visit.budget.credit(-seconds)
+        self._listener.doors.spent(self.visit, seconds, self._loop.time())
 
     @property
     def owed(self) -> float:
         """How long the peer is to be kept waiting, in seconds (R-17.3-01)."""
-        return min(BRAKE_SECONDS, self.visit.budget.wait(self._loop.time()))
+        return min(BRAKE_SECONDS, self._listener.doors.owed(self.visit, self._loop.time()))
 
     def brake(self) -> None:
         """Read nothing more while the peer is over its budget."""
@@ -259,10 +256,10 @@ class Listener:
         try:
             if self._tls is not None and not await self._speaks_tls(accepted):
                 return
-            visit.budget.charge(ACCEPT_SECONDS, loop.time())
+            self.doors.spent(visit, ACCEPT_SECONDS, loop.time())
             visit.waiting_since = None
-            while owed := visit.budget.wait(loop.time()):
-                await asyncio.sleep(owed)
+            while owed := self.doors.owed(visit, loop.time()):
+                await asyncio.sleep(min(owed, BRAKE_SECONDS))
             visit.waiting_since = loop.time()
             visit.cut = lambda: _hang_up(accepted)
             handed_over = True

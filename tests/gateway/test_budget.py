@@ -13,9 +13,19 @@ from typing import Any
 import aiohttp
 import pytest
 
+from mwnode.gateway import budget as budget_module
 from mwnode.gateway import server as server_module
 from mwnode.gateway import web
-from mwnode.gateway.budget import ADDRESS_SHARE, BURST_SECONDS, KEPT_MAX, PEER_SHARE, Budget, Budgets
+from mwnode.gateway.budget import (
+    ADDRESS_SHARE,
+    BURST_SECONDS,
+    DEBT_SECONDS,
+    KEPT_MAX,
+    OTHERS_SECONDS,
+    PEER_SHARE,
+    Budget,
+    Budgets,
+)
 from mwnode.gateway.doors import Doors
 from mwnode.gateway.server import serve, server_tls
 from mwnode.protocol.errors import Backpressure
@@ -52,6 +62,34 @@ def test_what_was_of_use_is_paid_back_but_never_saved_up() -> None:
     assert budget.wait(11.0) == pytest.approx(2.0)
 
 
+def test_a_debt_is_bounded() -> None:
+    budget = Budget(0.05)
+    budget.charge(1000.0, 0.0)
+    assert budget.wait(0.0) == pytest.approx(DEBT_SECONDS)
+
+
+def test_nobody_waits_for_those_who_are_not_there() -> None:
+    doors = Doors(100, 100)
+    flooder, agent, gone = (doors.enter(address, 0.0, lambda: None) for address in ("::1:1", "192.0.2.1", "192.0.2.2"))
+    assert flooder is not None
+    assert agent is not None
+    assert gone is not None
+    doors.know(agent, "agent urn:x:1", 0.0)
+    doors.know(flooder, "agent urn:x:2", 0.0)
+    doors.spent(flooder, 1.0, 0.0)
+    assert doors.owed(flooder, 0.0) == 0
+    doors.spent(agent, 0.001, 0.1)
+    assert doors.owed(flooder, 0.1) > 0
+    doors.spent(flooder, 0.001, 0.2)
+    assert doors.owed(flooder, 0.2) > 0, "what the flooder does itself changes nothing"
+    assert doors.owed(agent, 0.2) == 0
+    doors.spent(gone, 1.0, 0.3)
+    assert doors.owed(gone, 0.3) > 0
+    assert doors.owed(flooder, 0.1 + OTHERS_SECONDS) == 0
+    doors.spent(gone, 1.0, 9.0)
+    assert doors.owed(flooder, 9.0) == 0, "peers that nobody knows are no reason to wait"
+
+
 def test_budgets_are_bounded_and_who_owes_is_remembered() -> None:
     budgets = Budgets(0.05)
     debtor = budgets.of("debtor", 0.0)
@@ -68,19 +106,22 @@ def test_the_unknown_of_an_address_share_one_budget_and_the_known_have_their_own
     assert first is not None
     assert second is not None
     assert other is not None
-    first.budget.charge(1.0, 0.0)
-    assert second.budget.wait(0.0) == pytest.approx((1.0 - BURST_SECONDS) / ADDRESS_SHARE)
+    first.budget.charge(0.5, 0.0)
+    assert second.budget.wait(0.0) == pytest.approx((0.5 - BURST_SECONDS) / ADDRESS_SHARE)
     assert other.budget.wait(0.0) == 0
     doors.know(first, "agent urn:x:1", 0.0)
     assert first.budget.wait(0.0) == 0
-    first.budget.charge(1.0, 0.0)
+    first.budget.charge(0.4, 0.0)
     # Whoever comes again, from wherever, owes what it owed.
     doors.know(other, "agent urn:x:1", 0.0)
-    assert other.budget.wait(0.0) == pytest.approx((1.0 - BURST_SECONDS) / PEER_SHARE)
+    assert other.budget.wait(0.0) == pytest.approx((0.4 - BURST_SECONDS) / PEER_SHARE)
 
 
 @pytest.mark.req("R-17.3-01", "R-17.3-02")
-async def test_a_peer_over_its_budget_waits_and_nobody_else_does(served: Served) -> None:
+async def test_a_peer_over_its_budget_waits_and_nobody_else_does(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget_module, "OTHERS_SECONDS", 60.0)
     bad, good = [await served.agent(who) for who in served.harness.workers[:2]]
     connection = served.hub.delivery.live_by_agent[served.harness.workers[0].id]
     connection.peer.spent(BURST_SECONDS + 0.5 * PEER_SHARE)
