@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -23,6 +24,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each run")
     parser.add_argument("--json", action="store_true", help="one JSON object for each attack")
     options = parser.parse_args()
+    # Ended from outside, it still takes its node and attacker down with it.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     names = options.attack or list(ATTACKS)
     failed = 0
     with tempfile.TemporaryDirectory(prefix="mwnode-hostile-") as name:
