@@ -27,6 +27,10 @@ ARRIVAL_SECONDS = 0.004
 """What it is paid back when its peer authenticates: the connection, and the frames or requests up to there."""
 REQUEST_SECONDS = 0.0004
 """What an HTTP request costs the loop beside the bytes."""
+READ_SECONDS = 0.00003
+"""What waking up for something to read costs the loop, and taking it out of its TLS."""
+SEND_SECONDS = 0.00005
+"""What an answer costs that a frame gets for itself."""
 BYTE_SECONDS = 3e-9
 """What a byte of an answer costs."""
 COMMAND_SECONDS = 0.0002

@@ -15,6 +15,8 @@ from mwnode.gateway.budget import ADDRESS_SHARE, ARRIVAL_SECONDS, PEER_SHARE, Bu
 
 PATIENCE_SECONDS = 1.0
 """How long a peer may be silent before it has to make room for another one."""
+WAIT_MIN_SECONDS = 0.02
+"""How long a peer over its budget waits at least."""
 SHARE_MIN = 8
 """A share of fewer connections than this would be none."""
 
@@ -92,7 +94,8 @@ class Doors:
     def owed(self, visit: Visit, now: float) -> float:
         """How long a peer is to be kept waiting now, in seconds: not at all while nobody else needs the time."""
         wait = visit.budget.wait(now)
-        return wait if wait and self._others.beside(visit.budget, now) else 0.0
+        # Waking up for each little credit would cost more than what it buys.
+        return max(wait, WAIT_MIN_SECONDS) if wait and self._others.beside(visit.budget, now) else 0.0
 
     def leave(self, visit: Visit) -> None:
         """The connection is over. Idempotent."""

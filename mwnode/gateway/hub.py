@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from mwnode.authority.state import AGENTS
-from mwnode.gateway.budget import ACCEPTED_SECONDS, COMMAND_SECONDS, REFUSED_SECONDS
+from mwnode.gateway.budget import ACCEPTED_SECONDS, COMMAND_SECONDS, REFUSED_SECONDS, SEND_SECONDS
 from mwnode.gateway.connection import Connection, Peer
 from mwnode.gateway.cursors import Cursors
 from mwnode.gateway.delivery import Delivery
@@ -216,6 +216,7 @@ class Hub:
 
     def _send(self, connection: Connection, frame: bytes) -> None:
         connection.outbox.put_first(frame)
+        connection.peer.spent(SEND_SECONDS)
         connection.touched()
 
     def _submit(self, connection: Connection, submit: Submit) -> None:

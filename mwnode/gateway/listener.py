@@ -19,7 +19,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from mwnode.gateway.budget import ACCEPT_SECONDS, BYTE_SECONDS, REQUEST_SECONDS
+from mwnode.gateway.budget import ACCEPT_SECONDS, BYTE_SECONDS, READ_SECONDS, REQUEST_SECONDS
 from mwnode.gateway.doors import Doors, Visit
 from mwnode.seldom import Seldom
 
@@ -32,6 +32,8 @@ EXHAUSTED_SECONDS = 0.1
 """How long to wait for a free file descriptor."""
 BRAKE_SECONDS = 1.0
 """How long a peer over its budget is kept waiting at once, at most."""
+PIECE_BYTES = 8 * 1024
+"""How much of what came is looked at before the peer's budget is looked at again."""
 PLAIN_BYTES = 64 * 1024
 """How much of a request without TLS is taken, to answer it."""
 TLS_HANDSHAKE = 0x16
@@ -59,18 +61,30 @@ class Exchange(web.RequestHandler):
         self._listener = listener
         self.visit = visit
         self._braked = False
+        self._held = b""
 
     # --- what the peer costs ---
 
     def data_received(self, data: bytes) -> None:
-        if self.visit.known and not self.visit.websocket:
+        if not data or (self.visit.known and not self.visit.websocket):
             # Requests of known peers are charged one by one, and Artifacts come at any speed.
             super().data_received(data)
-            return
-        begun = time.thread_time()
-        super().data_received(data)
-        self.spent(time.thread_time() - begun)
-        self.brake()
+        elif self._braked:
+            # Reading is paused: what was on its way already is no more than one read.
+            self._held += data
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Take what came, piece by piece, for as long as the peer is within its budget."""
+        for start in range(0, len(data), PIECE_BYTES):
+            begun = time.thread_time()
+            super().data_received(data[start : start + PIECE_BYTES])
+            self.spent(time.thread_time() - begun + READ_SECONDS)
+            self.brake()
+            if self._braked:
+                self._held = data[start + PIECE_BYTES :]
+                return
 
     def spent(self, seconds: float) -> None:
         """The peer has cost so much of the loop's time; less than nothing was of use."""
@@ -91,7 +105,9 @@ class Exchange(web.RequestHandler):
 
     def _ease(self) -> None:
         self._braked = False
-        self.brake()
+        held, self._held = self._held, b""
+        if held:
+            self._take(held)
         if not (self._braked or self._reading_paused or self._buffer_paused):
             self._resume_transport_reading()
 

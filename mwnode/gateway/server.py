@@ -23,6 +23,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
 from mwnode.authority.state import principal_key
+from mwnode.gateway.budget import READ_SECONDS
 from mwnode.gateway.connection import Connection
 from mwnode.gateway.doors import Doors
 from mwnode.gateway.flow import Parcel
@@ -201,7 +202,7 @@ async def _receive(hub: Hub, connection: Connection, socket: _Socket, exchange: 
             await socket.pong(message.data)
         elif message.type is not WSMsgType.PONG:
             return
-        exchange.spent(time.thread_time() - begun)
+        exchange.spent(time.thread_time() - begun + READ_SECONDS)
         if owed := exchange.owed:
             # Kept waiting by us, so its silence meanwhile is none of its own.
             hub.flush()
