@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 from mwnode.demo.acts import Act
@@ -107,10 +108,12 @@ def worker_restart(stage: Stage) -> None:
     drill.add({"type": "agent", "id": hauler})
     ledger = stage.fresh_file("worker-restart")
     command = stage.executor("steady.py", str(ledger))
-    items = [drill.authorize(f"Haul load {number}", requiredCapabilities=[HAUL], run="12") for number in range(ITEMS)]
+    items = [drill.authorize(f"Haul load {number}", requiredCapabilities=[HAUL], run="25") for number in range(ITEMS)]
     stage.start_worker("hauler", command, slots=1)
-    for item in items:
+    for number, item in enumerate(items, 1):
         drill.offer(item, hauler)
+        # One after the other: what was accepted in the same instant has no order to keep.
+        drill.until(partial(_accepted, number), "the load to be accepted")
     states = drill.log.states
 
     def full() -> bool:
@@ -149,6 +152,10 @@ def worker_restart(stage: Stage) -> None:
     )
     keys = {line.split()[0] for line in ledger.read_text(encoding="utf-8").splitlines()}
     stage.check("a run that is begun again has the same idempotency key", len(keys) == ITEMS, f"{len(keys)} keys")
+
+
+def _accepted(number: int, log: GroupLog) -> bool:
+    return len(log.of_kind("work.offer.accepted")) == number
 
 
 ACTS = (
