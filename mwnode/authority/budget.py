@@ -109,12 +109,16 @@ def _currency(budget: Budget) -> str | None:
 # --- reading the ledger -----------------------------------------------------------------------------------------------
 
 
+def _account(view: View, account_id: str) -> AccountRow:
+    account = view.get(ACCOUNTS, account_id)
+    assert account is not None, "Missions and WorkItems have their accounts from their first Event on"
+    return account
+
+
 def ancestry(view: View, account_id: str | None) -> Iterator[AccountRow]:
     """The account and everything above it, nearest first."""
     while account_id is not None:
-        account = view.get(ACCOUNTS, account_id)
-        if account is None:
-            return
+        account = _account(view, account_id)
         yield account
         account_id = account.parent_id
 
@@ -209,8 +213,7 @@ def _check_claim(view: View, parent_id: str | None, claim: tuple[int, ...]) -> N
 def check_amendment(case: Case, account_id: str, budget: Budget) -> None:
     """New limits for an account: never below what is used or given to open children, and within the ancestry
     (decision A35): BUDGET_EXCEEDED."""
-    account = case.view.get(ACCOUNTS, account_id)
-    assert account is not None
+    account = _account(case.view, account_id)
     limits = check_amounts(case, budget, account.parent_id)
     for d, limit in enumerate(limits):
         if limit is not None and limit < account.used[d] + account.reserved[d]:
@@ -226,9 +229,7 @@ def check_amendment(case: Case, account_id: str, budget: Budget) -> None:
 
 def check_reopening(case: Case, account_id: str) -> None:
     """A closed account that work goes on in again must fit under its ancestry once more: BUDGET_EXCEEDED."""
-    account = case.view.get(ACCOUNTS, account_id)
-    if account is None or not account.closed:
-        return
+    account = _account(case.view, account_id)
     before, after = _claim(account), _claim(structs.replace(account, closed=False))
     _check_claim(case.view, account.parent_id, tuple(after[d] - before[d] for d in _DIMENSIONS))
 
@@ -289,9 +290,7 @@ def _claim(account: AccountRow) -> tuple[int, ...]:
 def _shift(view: Overlay, account_id: str | None, delta: tuple[int, ...]) -> None:
     """Carry a changed claim upwards; an open account with a limit absorbs it."""
     while account_id is not None and any(delta):
-        account = view.get(ACCOUNTS, account_id)
-        if account is None:
-            return
+        account = _account(view, account_id)
         before = _claim(account)
         account = structs.replace(account, reserved=tuple(account.reserved[d] + delta[d] for d in _DIMENSIONS))
         view.put(ACCOUNTS, account)
@@ -327,23 +326,17 @@ def _replace(view: Overlay, account: AccountRow, **changes: Any) -> None:
 
 def close_account(view: Overlay, account_id: str) -> None:
     """Give the unspent part of the reservation back to the ancestry; what was used stays used (decision D21)."""
-    account = view.get(ACCOUNTS, account_id)
-    if account is not None and not account.closed:
-        _replace(view, account, closed=True)
+    _replace(view, _account(view, account_id), closed=True)
 
 
 def reopen_account(view: Overlay, account_id: str) -> None:
     """Reserve again what is unspent: a failed WorkItem is offered again."""
-    account = view.get(ACCOUNTS, account_id)
-    if account is not None and account.closed:
-        _replace(view, account, closed=False)
+    _replace(view, _account(view, account_id), closed=False)
 
 
 def amend_account(view: Overlay, account_id: str, budget: Budget) -> None:
     """Set new limits (``budget_amend``, a contract revision)."""
-    account = view.get(ACCOUNTS, account_id)
-    if account is not None:
-        _replace(view, account, limits=limits_of(budget), currency=_currency(budget))
+    _replace(view, _account(view, account_id), limits=limits_of(budget), currency=_currency(budget))
 
 
 def charge(view: Overlay, account_id: str, usage: Usage) -> None:

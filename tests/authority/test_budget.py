@@ -153,6 +153,39 @@ def test_one_ancestry_counts_one_currency() -> None:
     assert budget.currency_of(scene.view, plain) == "EUR"
 
 
+@pytest.mark.req("R-12-21", "R-14-05")
+def test_what_an_open_item_holds_is_handed_on_and_what_a_closed_one_held_is_asked_for_again() -> None:
+    scene = Scene(budget={"toolCallLimit": 10})
+    whole = scene.authorize("whole", budget={"toolCallLimit": 10})
+    under = {"parentWorkItemId": whole}
+    # The Mission has nothing left to give, and is not asked: the parent holds all of it.
+    scene.authorize("part", budget={"toolCallLimit": 3}, payload=under)
+    assert scene.account(MISSION).reserved[2] == 10
+    scene.fail(whole)
+    # Its reservation is back at the Mission, but for what the part holds; another takes nearly all of it.
+    assert scene.account(MISSION).reserved[2] == 3
+    scene.authorize("other", budget={"toolCallLimit": 6})
+
+    def more(name: str, calls: int) -> dict[str, Any]:
+        return {**under, "workItemId": work_id(name), "contract": scene.contract(budget={"toolCallLimit": calls})}
+
+    assert scene.refused(scene.coordinator, "work.authorize", more("two", 2)).code is ErrorCode.BUDGET_EXCEEDED
+    scene.ok(scene.coordinator, "work.authorize", more("one", 1))
+    assert scene.account(MISSION).reserved[2] == 10
+
+
+@pytest.mark.req("R-12-27", "R-12-23")
+def test_what_remains_is_the_least_along_the_ancestry_down_to_nothing() -> None:
+    scene = Scene(budget={"toolCallLimit": 4})
+    anna = scene.workers["anna"]
+    item = scene.bring(scene.authorize("item", budget={"toolCallLimit": 3}), "active", anna)
+    assert [budget.effective_remainder(scene.view, name)[2] for name in (item, MISSION)] == [3, 4]
+    scene.ok(anna, RECORD_USAGE, {**scene.three(item), "usageDelta": usage(toolCalls=3)})
+    assert [budget.effective_remainder(scene.view, name)[2] for name in (item, MISSION)] == [0, 1]
+    assert budget.exhausted_dimension(scene.view, item) == "toolCallLimit"
+    assert budget.exhausted_dimension(scene.view, MISSION) is None
+
+
 @pytest.mark.req("R-12-21")
 def test_a_failed_item_is_offered_again_only_while_its_budget_still_fits() -> None:
     scene = Scene(budget={"toolCallLimit": 10})
