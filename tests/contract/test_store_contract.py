@@ -123,6 +123,64 @@ def test_an_empty_store_knows_nothing(store: Store) -> None:
         assert view.receipt(ACTOR, "urn:example:action:1") is None
         assert view.policy_log(None) == []
         assert view.next_due() is None
+        assert view.organization_events(0, 10) == []
+        assert view.event_facts(G1, 1) is None
+        assert view.event_ids(G1, 0, 10) == []
+        assert view.trimmed(G1) is None
+        assert view.command(bytes(32)) is None
+        assert view.command_by_number(1) is None
+        assert view.admission(bytes(32)) is None
+        assert not view.accepted(ACTOR, "urn:example:action:1")
+        assert (view.cursor(ACTOR, G1), view.cursors(ACTOR)) == (0, [])
+        assert view.due(parse("2999-01-01T00:00:00Z"), 10) == []
+        assert view.document("sha256:" + "0" * 64) is None
+        assert view.has_content("sha256:" + "0" * 64) is None
+        assert view.audit(0, 10) == []
+        assert view.meta("anything") is None
+
+
+@pytest.mark.req("R-15.1-15")
+def test_writers_of_many_threads_leave_no_gap_and_lose_nothing(store: Store) -> None:
+    each, threads = 20, 6
+
+    def work(thread: int) -> None:
+        for number in range(each):
+            append(store, event((G1, G2)[number % 2], thread * each + number))
+
+    running = [threading.Thread(target=work, args=(thread,)) for thread in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    with store.read() as view:
+        for group_id in (G1, G2):
+            stored = view.events(group_id, 0, 1000)
+            assert [one.sequence for one in stored] == list(range(1, each * threads // 2 + 1))
+            assert len({one.event_id for one in stored}) == len(stored)
+            chain = NO_CHAIN
+            for one in stored:
+                chain = blake3(chain + one.signing_hash).digest()
+                assert one.chain == chain
+
+
+def test_a_store_is_closed_any_number_of_times(store: Store) -> None:
+    append(store, event(G1, 1))
+    store.close()
+    store.close()
+
+
+def test_the_suite_asks_for_everything_that_the_port_offers() -> None:
+    """What is added to the port is asked of every adapter, or this fails."""
+    asked = Path(__file__).read_text(encoding="utf-8")
+    promised = {
+        name
+        for protocol in (ReadTransaction, WriteTransaction, Store)
+        for kind in protocol.__mro__
+        for name in vars(kind)
+        if kind.__module__.startswith("mwnode.") and not name.startswith("_")
+    }
+    assert len(promised) > 40
+    assert sorted(name for name in promised if f".{name}(" not in asked and f".{name}" not in asked) == []
 
 
 @pytest.mark.req("R-4-06", "R-7.4-01")
