@@ -49,6 +49,8 @@ def _many(template: Template, arguments: argparse.Namespace) -> int:
     for seed in range(arguments.first, arguments.first + arguments.seeds):
         outcome = simulate(seed, template)
         events += outcome.events
+        if (seed - arguments.first) % 25 == 24:
+            print(f"... through seed {seed}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         ended += outcome.states
         if outcome.violation is not None:
             failed.append(seed)

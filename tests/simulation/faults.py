@@ -13,6 +13,10 @@ QUIET_AFTER: Final = 90.0
 """From this second on nothing goes wrong any more."""
 
 
+STORMS: Final = 8
+"""One seed of so many has a storm besides."""
+
+
 class Fault(Struct, frozen=True):
     """One thing that goes wrong; ``seconds`` is how long it lasts."""
 
@@ -72,4 +76,14 @@ def schedule(seed: int) -> list[Fault]:
         elif kind == "file full":
             how = float(chance.randrange(0, 12))
         found.append(Fault(at, kind, chance.choice(among[kind]), seconds, how))
+    if seed % STORMS == STORMS - 3:
+        found += _storm(random.Random(f"{seed} storm"))
     return sorted(found, key=lambda fault: fault.at)
+
+
+def _storm(chance: random.Random) -> list[Fault]:
+    """Links that break every few moments, each time with what was sent by them just before."""
+    return [
+        Fault(round(chance.uniform(3, 60), 2), "lose", chance.choice(AGENTS), round(chance.uniform(0.1, 1.0), 2))
+        for _ in range(60)
+    ]

@@ -10,12 +10,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from mwnode.authority import tokens
 from mwnode.authority.access import Sight, sees, sight_of
 from mwnode.authority.state import ACCOUNTS, LEASES, MEMBERSHIPS, MISSIONS, WORK_ITEMS
 from mwnode.client.fold import decode_payload
 from mwnode.node import Node
 from mwnode.protocol.documents import Actor, Event, Lease
-from mwnode.protocol.events import MissionCreated
+from mwnode.protocol.events import CoordinatorAssigned, MissionCreated
+from mwnode.protocol.instants import parse
 from mwnode.store.environment import LmdbStore
 from mwnode.store.outcome import Accepted, CommittedEvent
 from mwnode.store.verify import verify
@@ -112,6 +114,8 @@ class Checker:
             self.fail(f"{event.kind} at {group_id} {sequence} has no payload of its kind")
         if isinstance(payload, MissionCreated):
             self.created.add(payload.mission.mission_id)
+        elif isinstance(payload, CoordinatorAssigned):
+            self._rise(("coordinator epoch", group_id), payload.coordinator_epoch, strictly=True)
         if event.work_item_id is not UNSET:
             self._leases(event.work_item_id, payload)
 
@@ -145,7 +149,7 @@ class Checker:
             return
         self._rise(("ownership epoch", work_item_id), row.ownership_epoch)
         mission = view.get(MISSIONS, row.item.mission_id)
-        self._rise(("coordinator epoch", row.item.mission_id), mission.mission.coordinator.coordinator_epoch)
+        self._rise(("coordinator epoch", row.item.group_id), mission.mission.coordinator.coordinator_epoch)
         if row.item.state == "active" and (row.item.owner is UNSET or row.execution_lease is None):
             self.fail(f"{work_item_id} is active without owner and lease")
         if row.item.owner is not UNSET and row.item.owner.ownership_epoch > row.ownership_epoch:
@@ -178,6 +182,8 @@ class Checker:
         if not isinstance(outcome, Accepted):
             return
         command = msgspec.json.decode(raw)
+        if not outcome.duplicate:
+            self._fenced(command)
         name = (command["actor"]["id"], command["actionId"])
         known = self.acknowledged.setdefault(name, outcome.events)
         if known != outcome.events:
@@ -187,6 +193,22 @@ class Checker:
             if not kinds <= MESSAGE_KINDS:
                 self.fail(f"a Message led to {sorted(kinds)}")
 
+    def _fenced(self, command: dict[str, Any]) -> None:
+        """Nothing is accepted under an epoch that is known to have been replaced."""
+        kind, payload = command["kind"], command["payload"]
+        if "sessionEpoch" in command:
+            self._current(command, ("session epoch", command["actor"]["id"]), command["sessionEpoch"])
+        if kind.startswith(("work.", "mission.")) and "coordinatorEpoch" in command:
+            self._current(command, ("coordinator epoch", command["groupId"]), command["coordinatorEpoch"])
+        if not kind.startswith("message.") and "ownershipEpoch" in payload:
+            work_item_id = payload.get("workItemId") or command.get("workItemId")
+            if work_item_id is not None:
+                self._current(command, ("ownership epoch", work_item_id), payload["ownershipEpoch"])
+
+    def _current(self, command: dict[str, Any], name: tuple[str, ...], cited: int) -> None:
+        if cited < self.highest.get(name, 0):
+            self.fail(f"{command['kind']} was accepted under {name[0]} {cited}, and there is {self.highest[name]}")
+
     def delivered(self, agent_id: str, frame: bytes) -> None:
         """An Agent has received a frame."""
         if b'"frameType":"EVENT"' in frame:
@@ -195,6 +217,23 @@ class Checker:
                 self.seen.setdefault((agent_id, event["groupId"]), set()).add(event["sequence"])
         elif b'"sessionToken"' in frame:
             self.secrets.add(msgspec.json.decode(frame)["sessionToken"].encode())
+
+    def shown(self, agent_id: str, token: str, meant: tuple[str, int]) -> None:
+        """An executor shows its Capability Token to an outside tool, which asks the node whether it still stands."""
+        self.secrets.add(token.encode())
+        if self.node is None:
+            return
+        stated = self.node.tokens.claims(token)
+        claims = None if stated is None else tokens.read(stated)
+        now = self.node.clock.now()
+        with self.node.read() as view:
+            if claims is None or not tokens.stands(view, now, claims):
+                return
+            row = view.get(WORK_ITEMS, meant[0])
+            item, lease = row.item, row.execution_lease
+            holds = item.state == "active" and item.owner is not UNSET and item.owner.agent_id == agent_id
+            if not holds or row.ownership_epoch != meant[1] or lease is None or parse(lease.expires_at) <= now:
+                self.fail(f"a Capability Token of {agent_id} stands for {meant}, which is not its own any more")
 
     def effect(self, agent_id: str, key: str, meant: tuple[str, int]) -> None:
         """An executor acts outside."""

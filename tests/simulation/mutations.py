@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from mwnode.authority import decide as deciding
 from mwnode.node import Node
 from mwnode.store.batch import Batch
 from mwnode.store.outcome import Accepted
@@ -66,6 +67,13 @@ def acknowledge_early(world: World) -> None:
     _with_node(world, change)
 
 
+def heed_no_session(world: World) -> None:
+    """Commands signed under a replaced Session Epoch are decided like any other."""
+    check = deciding._check_session
+    deciding._check_session = lambda case: None
+    world.undo.append(lambda: setattr(deciding, "_check_session", check))
+
+
 def double_effects(world: World) -> None:
     """Each run has an idempotency key of its own."""
     act = world.outside.act
@@ -97,6 +105,7 @@ def keep_tokens(world: World) -> None:
 MUTATIONS: dict[str, tuple[Any, tuple[int, ...], str]] = {
     "answers a duplicate otherwise": (answer_otherwise, (8, 7, 6), "answered twice"),
     "acknowledges what a crash takes back": (acknowledge_early, (2, 7, 5), "not there"),
+    "heeds no Session Epoch": (heed_no_session, (21, 5), "under session epoch"),
     "gives each run a key of its own": (double_effects, (3, 5), "two idempotency keys"),
     "keeps a session token": (keep_tokens, (4, 3), "a secret"),
 }

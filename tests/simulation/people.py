@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -250,6 +251,9 @@ class Outside:
         """Do what the WorkItem is about, once for each idempotency key."""
         assignment = work.assignment
         meant = (assignment.work_item_id, assignment.ownership_epoch)
+        held = work.slot.token()
+        if held is not None:
+            self._checker.shown(agent_id, json.loads(held)["token"], meant)
         self._checker.effect(agent_id, work.idempotency_key, meant)
         known = self.effects.setdefault(work.idempotency_key, meant)
         if known != meant:

@@ -72,6 +72,8 @@ class World:
         self.outside = Outside(self.checker)
         self.machines: dict[str, Machine] = {}
         self.quiet = False
+        self.undo: list[Callable[[], None]] = []
+        """What a mutation changed beyond this world."""
         self._chance = random.Random(f"{seed} world")
         self._make_machines()
 
@@ -139,6 +141,8 @@ class World:
             seconds, trace_hash = loop.time(), self.trace_hash
         finally:
             logger.removeHandler(ears)
+            for undo in self.undo:
+                undo()
             self._give_back()
             asyncio.set_event_loop(None)
             loop.close()
@@ -225,6 +229,9 @@ class World:
                 network.silence(on)
             case "deafen":
                 network.deafen(on)
+            case "lose":
+                network.silence(on)
+                later(network.cut, on)
             case "part":
                 network.part(on, True)
                 later(network.part, on, False)
