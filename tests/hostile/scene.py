@@ -57,6 +57,10 @@ def make_scene(directory: Path, crowd: int) -> Scene:
     """A new HOME. ``mallory`` is a Member of the Group, like any insider."""
     with open_node(directory, durable=False) as node:
         home = node.home.path
+        # The honest here answer no PINGs between two runs, however long a slow machine takes to begin an attack.
+        settings = home / "mwnode.toml"
+        settings.write_text(settings.read_text().replace("[limits]\n", "[limits]\ndead_after = 86400\n"))
+        assert "dead_after = 86400" in settings.read_text()
         first = Speaker(node, "honest-0")
         group_id = first.new_group()
         members = [
