@@ -176,7 +176,8 @@ class LogProof(Checking):
             self.find("event", where, "the Event names another place in a Group")
         if event.occurred_at != record.occurred_at:
             self.find("event", where, "the record's time is not the Event's")
-        if at.occurred_at is not None and parse(event.occurred_at) < parse(at.occurred_at):
+        # Only a Group's Events never go back in time when the node's clock did (decision A44).
+        if group_id and at.occurred_at is not None and parse(event.occurred_at) < parse(at.occurred_at):
             self.find("event", where, "the Event is dated before the one that precedes it")
         at.occurred_at = event.occurred_at
         self.told_late(where, examined, record.accepted_at)
