@@ -41,7 +41,7 @@ class Stage:
         self.listening = processes.serve(home)
         self.ledger = home / "ledger.txt"
         self.ledger.touch()
-        for name, slots in (("coordinator", "1"), ("builder", "3"), ("scribe", "3")):
+        for name, slots in (("lead", "1"), ("builder", "3"), ("scribe", "3")):
             capabilities = {
                 "builder": ("demo.source.check@1.0.0",),
                 "scribe": ("demo.release.write@1.0.0", "demo.release.sign@1.0.0"),
@@ -51,7 +51,7 @@ class Stage:
         executor = shlex.join([sys.executable, str(assets() / "executors" / "survey.py"), str(self.ledger)])
         for name in ("builder", "scribe"):
             processes.start(name, "worker", *self.reach(name), "--exec", executor, "--slots", "3")
-        processes.start("coordinator", "coordinator", *self.reach("coordinator"), "--plan", str(PLAN))
+        processes.start("lead", "coordinator", *self.reach("lead"), "--plan", str(PLAN))
 
     def reach(self, name: str) -> tuple[str, ...]:
         key = self.home / "keys" / f"{name}.key"
@@ -135,8 +135,9 @@ def _one_round(stage: Stage, kill_after: float, which: str) -> None:
     with stage.client() as client:
         talk.settle(client)
         deadline = Deadline(MISSION_SECONDS, f"the Mission of {which}")
-        for _ in log.follow(client, lambda seen: seen.mission_state == "awaiting_approval", deadline):
-            pass
+        while log.mission_state != "awaiting_approval":
+            deadline.check()
+            log.read(client, wait=1)
     run("mission", "approve", created["missionId"], "--yes", *stage.reach("owner"))
     whole = GroupLog(created["groupId"])
     with stage.client() as client:
