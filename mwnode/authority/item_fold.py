@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
-from mwnode.authority import budget
+from mwnode.authority import budget, performance
 from mwnode.authority.delegation import bury
 from mwnode.authority.items import CLEARABLE, as_agent
 from mwnode.authority.leases import keep
@@ -70,6 +70,7 @@ def fold(
         changes["state_since"] = fact.occurred_at
     after = structs.replace(row, item=document, last_sequence=fact.sequence, **changes)
     put(view, row, after, fact.occurred_at)
+    performance.note(view, fact, row)
     mission_revision = getattr(payload, "mission_revision", UNSET)
     if mission_revision is not UNSET:
         fold_mission_revision(view, document.mission_id, mission_revision)

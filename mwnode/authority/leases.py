@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec import UNSET, structs
 
+from mwnode.authority import performance
 from mwnode.authority.case import Case, refuse
 from mwnode.authority.request import EventFact
 from mwnode.authority.state import AGENTS, LEASES, MISSIONS, WORK_ITEMS, LeaseRow, MissionRow, WorkItemRow
@@ -215,3 +216,4 @@ def fold_expired(view: Overlay, fact: EventFact) -> None:
             keep(view, lease)
             changed = structs.replace(changed, **{name: lease})
     view.put(WORK_ITEMS, changed)
+    performance.note(view, fact, row)

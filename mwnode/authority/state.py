@@ -275,6 +275,22 @@ class DuplicateRow(Row):
     count: int = 0
 
 
+class PerformanceRow(Row):
+    """What one Agent's work under one capability came to in one Group (R-6.1-10)."""
+
+    agent_id: str
+    capability_id: str
+    capability_version: str
+    group_id: str
+    completed: int = 0
+    failed: int = 0
+    sent_back: int = 0
+    reassigned: int = 0
+    late: int = 0
+    budgets_spent: int = 0
+    leases_expired: int = 0
+
+
 def principal_key(principal: Actor) -> str:
     """One string for a Principal; types are part of the identity."""
     return f"{principal.type} {principal.id}"
@@ -326,6 +342,13 @@ CONTEXTS = Table(
 ACCOUNTS = Table("accounts", 20, AccountRow, lambda row: row.account_id)
 RATES = Table("rates", 21, RateRow, lambda row: row.key)
 DUPLICATES = Table("duplicates", 22, DuplicateRow, lambda row: row.key)
+PERFORMANCE = Table(
+    "performance",
+    23,
+    PerformanceRow,
+    lambda row: f"{row.agent_id} {row.capability_id} {row.capability_version} {row.group_id}",
+    lambda row: row.group_id,
+)
 
 TABLES: tuple[Table[Row], ...] = (
     GROUPS,
@@ -350,6 +373,7 @@ TABLES: tuple[Table[Row], ...] = (
     ACCOUNTS,
     RATES,
     DUPLICATES,
+    PERFORMANCE,
 )  # type: ignore[assignment]  # Table is invariant in its row; nothing writes through this tuple
 
 NO_USAGE = Usage(

@@ -133,6 +133,27 @@ def show(target: Target, name: str) -> None:
     emit(target.as_json, card, facts(_summary(card) | {"keys": [key["keyId"] for key in card["publicKeys"]]}))
 
 
+COUNTS = ("completed", "failed", "sentBack", "reassigned", "late", "budgetsSpent", "leasesExpired")
+
+
+@agent.command()
+@click.argument("name", metavar="ID|NAME")
+@at_node
+def performance(target: Target, name: str) -> None:
+    """How an Agent's work went, per capability and Mission: counted, never one score."""
+    with reach(target, target.key("owner")) as node:
+        told = node.get(at("agents", find_agent(node, name), "performance"))
+    rows = [
+        [
+            f"{row['capability']['id']}@{row['capability']['version']}",
+            row["groupId"],
+            *(str(row[name]) for name in COUNTS),
+        ]
+        for row in told["performance"]
+    ]
+    emit(target.as_json, told, table(["capability", "groupId", *COUNTS], rows))
+
+
 @agent.command("list")
 @at_node
 def list_(target: Target) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import web
 
-from mwnode.authority import tokens
+from mwnode.authority import tokens, views
+from mwnode.authority.performance import Performance, performance_of
 from mwnode.authority.state import AGENTS
 from mwnode.authority.view import View
 from mwnode.gateway.artifacts import ArtifactPages
@@ -195,6 +196,22 @@ class Pages:
             raise Refusal(NOT_FOUND)
         return json_response(row.card)
 
+    async def performance(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v0.1/agents/{id}/performance``: how its work went, as far as the caller sees the Groups (R-6.1-10)."""
+        principal, agent_id = self._web.bearer(request).principal, request.match_info["agent_id"]
+        now = self._web.authority.clock.now()
+
+        def read(view: ReadTransaction) -> list[Performance] | None:
+            if view.get(AGENTS, agent_id) is None:
+                return None
+            sights = [sight for _, sight in views.missions_of(view, principal, now)]
+            return performance_of(view, sights, agent_id)
+
+        found = await self._web.read(read)
+        if found is None:
+            raise Refusal(NOT_FOUND)
+        return json_response({"agentId": agent_id, "performance": found})
+
     async def presence(self, request: web.Request) -> web.StreamResponse:
         """``GET /v0.1/presence``: what is known of this moment; transient (R-6.2-01, decision C12)."""
         self._web.bearer(request)
@@ -254,6 +271,7 @@ def add_routes(app: web.Application, hub: Hub, metrics: Metrics) -> Web:
         ("GET", "/v0.1/registry", pages.registry),
         ("GET", "/v0.1/agents", pages.agents),
         ("GET", "/v0.1/agents/{agent_id}", pages.agent),
+        ("GET", "/v0.1/agents/{agent_id}/performance", pages.performance),
         ("GET", "/v0.1/presence", pages.presence),
         ("GET", "/v0.1/cursors", pages.cursors),
         ("GET", "/healthz", pages.health),

@@ -11,6 +11,7 @@ import pytest
 
 from mwnode.home import load_key, open_home
 from mwnode.trust.keys import generate
+from tests.cli.finished import harness
 from tests.cli.support import ServedHome, cli
 
 PLAN = Path(__file__).resolve().parents[2] / "fixtures" / "plans" / "release.toml"
@@ -286,3 +287,16 @@ def test_a_key_is_sealed_and_opened_by_the_passphrase_in_a_file(
     assert cli("key", "seal", owner).status == 1, "once is enough"
     monkeypatch.delenv("MWNODE_PASSPHRASE_FILE")
     assert "is sealed" in cli("mission", "list", "--home", home).err
+
+
+@pytest.mark.req("R-6.1-10")
+def test_an_agents_record_is_shown_beside_its_card(tmp_path: Path) -> None:
+    with harness(tmp_path / "home") as made:
+        made.work("verified")
+        name = made.workers[0].id
+    told = cli("agent", "performance", name, "--home", tmp_path / "home", "--json").json
+    assert [(row["completed"], row["failed"]) for row in told["performance"]] == [(1, 0)]
+    shown = cli("agent", "performance", name, "--home", tmp_path / "home")
+    assert shown.status == 0
+    assert "completed" in shown.out
+    assert cli("agent", "performance", "nobody", "--home", tmp_path / "home").status == 1

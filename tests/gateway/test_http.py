@@ -236,6 +236,7 @@ PROTECTED = [
     ("GET", "/v0.1/registry"),
     ("GET", "/v0.1/agents"),
     ("GET", "/v0.1/agents/urn%3Ax%3A1"),
+    ("GET", "/v0.1/agents/urn%3Ax%3A1/performance"),
     ("GET", "/v0.1/presence"),
     ("GET", "/v0.1/cursors"),
 ]
@@ -528,6 +529,25 @@ async def test_registry_and_cards(served: Served, web: Web) -> None:
     assert card in cards
     assert (await web.call("GET", "/v0.1/agents/urn%3Ax%3A1", token=token))[0] == 404
     assert (await web.call("GET", "/v0.1/cursors", token=token))[0] == 403
+
+
+@pytest.mark.req("R-6.1-10", "R-6.1-11")
+async def test_an_agents_record_stands_beside_its_card(served: Served, web: Web) -> None:
+    work = served.harness.work("verified")
+    worker = served.harness.workers[0]
+    token = await web.token(served.harness.owner)
+    at = f"/v0.1/agents/{segment(worker.id)}"
+    card = (await web.call("GET", at, token=token))[1]
+    told = (await web.call("GET", f"{at}/performance", token=token))[1]
+    assert told["agentId"] == worker.id
+    (record,) = told["performance"]
+    assert record["groupId"] == work.mission.group_id
+    assert record["capability"] in [{"id": known["id"], "version": known["version"]} for known in card["capabilities"]]
+    assert (record["failed"], record["completed"]) == (0, 1)
+    assert "performance" not in card
+    stranger = await web.token(served.harness.organization)
+    assert (await web.call("GET", f"{at}/performance", token=stranger))[1] == told, "a service reads everything"
+    assert (await web.call("GET", "/v0.1/agents/urn%3Ax%3A1/performance", token=token))[0] == 404
 
 
 async def test_tokens_for_tools(served: Served, web: Web) -> None:
