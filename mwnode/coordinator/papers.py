@@ -24,7 +24,7 @@ from mwnode.protocol.ports import Clock, Entropy
 from mwnode.trust.keys import SigningKey, sign_struct
 
 SOURCE_EVENTS_MAX = 100
-"""Most Events that a Context Package is made from."""
+"""Most Events that a Context Package is made from: they are named, and may be fetched by whoever holds it (R-8-16)."""
 
 
 class CoordinatorPapers:
@@ -43,10 +43,10 @@ class CoordinatorPapers:
         """What a candidate needs to know for one WorkItem: the goal, what came before it, and where from (R-8-10)."""
         assert board.mission is not None, "a Mission has WorkItems only after it was created"
         contract = view.item.contract
-        source = self._source(board)
+        rests_on = [board.facts.get(f"accepted {name}") for name in contract.dependency_work_item_ids]
+        source = self._source(board, board.facts.get(f"authorized {view.work_item_id}"), *rests_on)
         decisions = []
-        for work_item_id in contract.dependency_work_item_ids:
-            accepted = board.facts.get(f"accepted {work_item_id}")
+        for work_item_id, accepted in zip(contract.dependency_work_item_ids, rests_on, strict=True):
             if accepted in source.event_ids and accepted is not None and work_item_id in board.views:
                 goal = board.views[work_item_id].item.contract.goal
                 text = f"accepted: {goal}"[:4000]
@@ -54,9 +54,10 @@ class CoordinatorPapers:
         summary = f"Mission: {board.mission.objective}\nThis WorkItem: {contract.goal}"
         return self._package(board, source, summary, decisions, artifact_hashes, view.work_item_id)
 
-    def _source(self, board: Board) -> SourceEventRange:
-        """The newest Events, up to the head; each of them is named."""
-        first = max(1, board.sequence - SOURCE_EVENTS_MAX + 1)
+    def _source(self, board: Board, *since: str | None) -> SourceEventRange:
+        """The newest Events, up to the head; each of them is named. With ``since``, none older than those."""
+        known = [board.event_ids.index(event_id) + 1 for event_id in since if event_id is not None]
+        first = max(1, board.sequence - SOURCE_EVENTS_MAX + 1, min(known, default=1))
         return SourceEventRange(
             from_sequence=first, to_sequence=board.sequence, event_ids=tuple(board.event_ids[first - 1 :])
         )

@@ -291,9 +291,10 @@ def test_a_key_is_sealed_and_opened_by_the_passphrase_in_a_file(
 
 @pytest.mark.req("R-6.1-10")
 def test_an_agents_record_is_shown_beside_its_card(tmp_path: Path) -> None:
-    with harness(tmp_path / "home") as made:
-        made.work("verified")
-        name = made.workers[0].id
+    made = harness(tmp_path / "home")
+    made.work("verified")
+    name = made.workers[0].id
+    made.close()
     told = cli("agent", "performance", name, "--home", tmp_path / "home", "--json").json
     assert [(row["completed"], row["failed"]) for row in told["performance"]] == [(1, 0)]
     shown = cli("agent", "performance", name, "--home", tmp_path / "home")

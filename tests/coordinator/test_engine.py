@@ -77,6 +77,24 @@ def test_a_candidate_becomes_a_member_when_it_is_chosen(mwnode: Harness) -> None
     assert offered[0]["contextPackageHash"].startswith("sha256:")
 
 
+@pytest.mark.req("R-8-10", "R-8-16")
+def test_a_candidate_is_told_of_nothing_older_than_its_work_and_what_that_rests_on(mwnode: Harness) -> None:
+    coordinator = coordinate(mwnode)
+    work_together(coordinator, *team(mwnode))
+    facts, papers = coordinator.engine.board.facts, 0
+    for offered in coordinator.of_kind("work.offer"):
+        package = offered.context_package
+        item = next(
+            row.item for row in coordinator.mission.work_items() if row.item.work_item_id == offered.work_item_id
+        )
+        rests_on = [facts[f"accepted {name}"] for name in item.contract.dependency_work_item_ids]
+        cited = [event for decision in package.decisions for event in decision.source_event_ids]
+        assert cited == rests_on
+        assert package.source_event_range.event_ids[0] in (facts[f"authorized {offered.work_item_id}"], *rests_on)
+        papers += 1
+    assert papers >= 4
+
+
 @pytest.mark.req("R-10.3-03")
 def test_candidates_are_asked_one_after_the_other_best_first(mwnode: Harness) -> None:
     mwnode.agent("worker-3")
