@@ -25,7 +25,6 @@ from mwnode.protocol.events import (
     MissionPrioritized,
     OfferCreated,
 )
-from mwnode.protocol.instants import parse
 from mwnode.worker.answers import Answers
 from mwnode.worker.capability import Capabilities
 from mwnode.worker.effects import Discard, Effect, Forget, Kill, Note, Send
@@ -38,6 +37,7 @@ from mwnode.worker.runs import Runs
 from mwnode.worker.scheduler import PRIORITY_CLASSES, Entry, Scheduler
 from mwnode.worker.settings import WorkerSettings
 from mwnode.worker.steps import Steps
+from mwnode.worker.timeline import Timeline
 
 _FINISHED = {"submit": "submitted", "fail": "failed", "checkpoint": "checkpointed", "block": "blocked"}
 """The log's word for each Command that ends a run."""
@@ -60,6 +60,7 @@ class WorkerEngine:
     ) -> None:
         self.papers = papers
         self.clock = papers.clock
+        self._timeline = Timeline(papers.clock)
         self.agent_id = papers.key.principal.id
         self.settings = settings or WorkerSettings()
         self.capabilities = capabilities
@@ -320,28 +321,20 @@ class WorkerEngine:
     def _enqueue(self, job: Job, view: WorkView) -> None:
         if self.scheduler.standing(job.work_item_id) is not None:
             return
-        contract = view.item.contract
-        now = self.clock.now()
-        left = parse(contract.deadline).seconds - now.seconds
+        contract, owner = view.item.contract, view.item.owner
+        assert owner is not UNSET, "only owned items are queued"
         self.scheduler.add(
             Entry(
                 work_item_id=job.work_item_id,
                 group_id=job.group_id,
-                ready_at=self._ready_at(view),
+                ready_at=self._timeline.at(owner.accepted_at),
                 urgency=contract.requested_urgency,
-                deadline_at=self.clock.monotonic() + left,
+                deadline_at=self._timeline.at(contract.deadline),
                 risk=contract.side_effect_risk,
                 seconds=self.run_seconds(view),
                 priority_class=PRIORITY_CLASSES[self.groups[job.group_id].priority],
             )
         )
-
-    def _ready_at(self, view: WorkView) -> float:
-        """When the item was accepted, on our monotonic clock: the same order after every replay (R-11.1-03)."""
-        owner = view.item.owner
-        assert owner is not UNSET, "only owned items are queued"
-        waited = self.clock.now().whole_microseconds() - parse(owner.accepted_at).whole_microseconds()
-        return self.clock.monotonic() - waited / 1_000_000
 
     def run_seconds(self, view: WorkView) -> float:
         """Expected seconds of a run: what is usual, or the wall clock limit if that is shorter."""
