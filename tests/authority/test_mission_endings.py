@@ -235,6 +235,21 @@ def test_a_failed_child_blocks_its_parent_item_and_no_more(stage: Stage) -> None
     assert stage.mission_row(MISSION).mission.revision == before + 1
 
 
+@pytest.mark.req("R-10.2-35", "R-11.4-03")
+def test_a_failed_child_leaves_what_its_parent_item_had_reached(stage: Stage) -> None:
+    outer, anna = stage.bring(stage.authorize("outer"), "active", stage.workers["anna"]), stage.workers["anna"]
+    stage.ok(anna, "work.checkpoint", {**stage.three(outer), "checkpoint": stage.checkpoint()})
+    reached = stage.item(outer)
+    assert reached.checkpoint is not None
+    stage.promote(outer, stage.workers["leader"])
+    terminate_child(stage, outer)
+    blocked = stage.item(outer)
+    assert blocked.item.state == "blocked"
+    assert (blocked.checkpoint, blocked.checkpoints) == (reached.checkpoint, (reached.checkpoint,))
+    assert blocked.required_resolution == "unblock, replace or cancel the WorkItem"
+    assert blocked.block_reason == f"child Mission {CHILD} failed: stuck"
+
+
 @pytest.mark.req("R-14-20")
 def test_a_failed_child_fails_its_parent_item_when_declared(stage: Stage) -> None:
     outer = stage.authorize("outer")
