@@ -30,7 +30,7 @@ _HEAD: Final = struct.Struct(">32s64sI")
 """Public key, signature, length of the message that follows."""
 _READY: Final = b"R"
 _YES: Final = 1
-ANSWER_SECONDS: Final = 20.0
+ANSWER_SECONDS: Final = 2.0
 """A helper that takes longer is stopped: somebody holds it, or the machine does."""
 END_SECONDS: Final = 5.0
 

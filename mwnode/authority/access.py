@@ -25,7 +25,7 @@ from mwnode.authority.state import (
     membership_key,
 )
 from mwnode.authority.view import View
-from mwnode.protocol.documents import Actor, ContextPackage, Conversation, Membership
+from mwnode.protocol.documents import Actor, Conversation, Membership
 from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.instants import Instant, parse
 
@@ -121,16 +121,21 @@ def may_fetch_cited(view: View, sight: Sight, event_id: str, conversation_id: st
         if row is not None and not in_conversation(sight, row.conversation):
             return False
     return any(
-        _holds(sight, context) and event_id in _cited(context.package)
-        for context in view.in_group(CONTEXTS, sight.group_id)
+        _holds(sight, context) and event_id in _cited(context) for context in view.in_group(CONTEXTS, sight.group_id)
     )
 
 
-def _cited(package: ContextPackage) -> Iterable[str]:
-    """What a package cites: the Events that its decisions rest on, or where it draws none, those it was made from."""
+def _cited(context: ContextRow) -> Iterable[str]:
+    """What a package cites: the Events that its decisions rest on, or where it draws none, those it was made from;
+    never one that whoever handed it out does not see (R-8-15)."""
+    package = context.package
+    source = package.source_event_range
+    first = max(0, (context.citable_from or 1) - source.from_sequence)
+    seen = source.event_ids[first:]
     if not package.decisions:
-        return package.source_event_range.event_ids
-    return chain.from_iterable(decision.source_event_ids for decision in package.decisions)
+        return seen
+    cited = chain.from_iterable(decision.source_event_ids for decision in package.decisions)
+    return set(cited).intersection(seen)
 
 
 def _holds(sight: Sight, context: ContextRow) -> bool:

@@ -11,9 +11,18 @@ from typing import NoReturn
 
 from msgspec import UNSET, UnsetType, structs
 
-from mwnode.authority.case import Case, refuse
+from mwnode.authority.access import Sight, concerns, may_read_artifact, sight_of, sight_under
+from mwnode.authority.case import Case, Refused, refuse
 from mwnode.authority.request import EventFact
-from mwnode.authority.state import CONTENTS, CONTEXTS, WORK_ITEMS, ContextRow, WorkItemRow
+from mwnode.authority.state import (
+    CONTENTS,
+    CONTEXTS,
+    MEMBERSHIPS,
+    WORK_ITEMS,
+    ContextRow,
+    WorkItemRow,
+    membership_key,
+)
 from mwnode.authority.table import admit_mission
 from mwnode.authority.view import Overlay
 from mwnode.protocol.commands import CORE, ContextPackagePublish
@@ -41,9 +50,7 @@ def check(case: Case, package: ContextPackage, *, work_item_id: str | None = Non
         _misfit("the Context Package is about another Mission or Group", "missionId", "R-13.3-03")
     _check_work_item(case, package, work_item_id)
     _check_range(case, package, whole=whole)
-    for content_hash in package.artifact_hashes:
-        if case.view.get(CONTENTS, content_hash) is None and case.view.has_content(content_hash) is None:
-            _misfit(f"no Artifact has the hash {content_hash}", "artifactHashes", "R-13.3-05")
+    _check_rights(case, package)
     if parse(package.generated_at) > case.now.plus(case.policy.clock_skew):
         _misfit("generatedAt lies in the future", "generatedAt", "R-13.3-10")
     _check_version(case, package)
@@ -71,6 +78,25 @@ def _check_work_item(case: Case, package: ContextPackage, work_item_id: str | No
         row = case.view.get(WORK_ITEMS, package.work_item_id)
         if row is None or row.item.group_id != case.group_id:
             _misfit(f"WorkItem {package.work_item_id} is not known here", "workItemId", "R-13.3-03")
+
+
+def _check_rights(case: Case, package: ContextPackage) -> None:
+    """Nobody hands out bytes that it may not read itself (R-8-15, R-13.3-12): those are answered like bytes that are
+    not there. Of the Events in its range it hands out those that it sees: ``_handed_by``."""
+    actor = case.command.actor
+    sight = sight_of(case.view, actor, case.group_id, case.now)
+    if not isinstance(sight, Sight):
+        raise Refused(sight)
+    inputs: tuple[str, ...] = ()
+    if package.work_item_id is not UNSET and (row := case.view.get(WORK_ITEMS, package.work_item_id)) is not None:
+        inputs = row.item.contract.input_artifacts if sight.whole or concerns(sight, row) else ()
+    for content_hash in package.artifact_hashes:
+        if case.view.get(CONTENTS, content_hash) is None:
+            readable = case.view.has_content(content_hash) is not None
+        else:
+            readable = content_hash in inputs or may_read_artifact(case.view, actor, content_hash, case.now)
+        if not readable:
+            _misfit(f"no Artifact has the hash {content_hash}", "artifactHashes", "R-13.3-05")
 
 
 def _check_range(case: Case, package: ContextPackage, *, whole: bool) -> None:
@@ -137,7 +163,20 @@ def note(view: Overlay, fact: EventFact, package_id: str | UnsetType, recipients
             return
         row = ContextRow(package, package_hash(package))
     added = tuple(actor for actor in recipients if actor not in row.recipients)
-    view.put(CONTEXTS, structs.replace(row, recipients=(*row.recipients, *added)))
+    view.put(CONTEXTS, _handed_by(view, fact, structs.replace(row, recipients=(*row.recipients, *added))))
+
+
+def _handed_by(view: Overlay, fact: EventFact, row: ContextRow) -> ContextRow:
+    """The row, once somebody handed the package out: its holders fetch what that one sees of the range (R-8-15)."""
+    assert fact.group_id is not None, "packages are about one Group"
+    start = 1
+    member = view.get(MEMBERSHIPS, membership_key(fact.group_id, fact.actor))
+    if member is not None:
+        sight = sight_under(member, parse(fact.occurred_at))
+        assert fact.sequence is not None
+        start = fact.sequence if not isinstance(sight, Sight) else 1 if sight.whole else sight.start
+    known = row.citable_from
+    return structs.replace(row, citable_from=start if known is None else min(known, start))
 
 
 # --- ext.mwnode.core.context_package_publish --------------------------------------------------------------------------
@@ -196,7 +235,7 @@ def _fold_published(view: Overlay, fact: EventFact) -> None:
         return
     row = view.get(CONTEXTS, package.context_package_id)
     assert row is not None
-    view.put(CONTEXTS, structs.replace(row, published_at=fact.sequence))
+    view.put(CONTEXTS, _handed_by(view, fact, structs.replace(row, published_at=fact.sequence)))
 
 
 DECIDERS: dict[str, Callable[[Case], None]] = {f"{CORE}.context_package_publish": publish}

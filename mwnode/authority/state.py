@@ -243,6 +243,8 @@ class ContextRow(Row):
     recipients: tuple[Actor, ...] = ()
     published_at: int | None = None
     """Sequence of the Event that showed the package to the whole Group."""
+    citable_from: int | None = None
+    """Where what its holders may fetch of the source range begins: whoever handed it out sees no more."""
 
 
 class AccountRow(Row):

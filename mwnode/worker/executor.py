@@ -20,7 +20,7 @@ from mwnode.protocol.ports import Clock
 from mwnode.system import SystemClock
 from mwnode.worker.capability import usable
 from mwnode.worker.effects import Exit
-from mwnode.worker.slots import Slot
+from mwnode.worker.slots import TAIL_CHARACTERS, Slot
 
 _SHELL_CHARACTERS = frozenset("|&;<>()$`*?[]{}~#!\n\\")
 _LINE_BYTES_MAX = 256 * 1024
@@ -330,5 +330,5 @@ class HandlerExecutor:
             return Exit(-signal.SIGTERM, spent, 0.0)
         error = work.exception()
         if error is not None:
-            return Exit(1, spent, 0.0, tail=f"{type(error).__name__}: {error}")
+            return Exit(1, spent, 0.0, tail=f"{type(error).__name__}: {error}"[:TAIL_CHARACTERS])
         return Exit(work.result() or 0, spent, 0.0)

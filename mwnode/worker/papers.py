@@ -63,7 +63,10 @@ class Papers:
             mission_id=view.item.mission_id,
             group_id=view.item.group_id,
             work_item_id=view.item.work_item_id,
-            source_artifact_hashes=view.item.contract.input_artifacts,
+            # What came out as it went in is the same Artifact, which is no source of itself.
+            source_artifact_hashes=tuple(
+                name for name in view.item.contract.input_artifacts if name != output.content_hash
+            ),
             tool_versions=(ToolVersion(name="mwnode worker", version=self.version),),
             model_versions=(),
             classification="internal",

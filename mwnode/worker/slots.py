@@ -23,6 +23,8 @@ WORK_ITEM_FILE = "work_item.json"
 PROGRESS_FILE = "progress.jsonl"
 STATE_FILE = "checkpoint/state"
 CAPABILITY_FILE = "capability.json"
+TAIL_CHARACTERS = 2000
+"""Most of what an executor said last that is kept."""
 
 
 class SlotError(Exception):
@@ -186,7 +188,7 @@ class Slot:
             raise SlotError(f"{shown} leads out of the slot")
         return path
 
-    def tail(self, size: int = 2000) -> str:
+    def tail(self, size: int = TAIL_CHARACTERS) -> str:
         """The end of what the executor wrote to standard error, else to standard output: ``size`` characters."""
         return _tail(self.stderr_file, size) or _tail(self.stdout_file, size)
 

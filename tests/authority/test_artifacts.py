@@ -138,6 +138,15 @@ def test_sources_of_another_mission_are_forwarded_first() -> None:
     scene.ok(bert, "work.start", {"workItemId": other, "ownershipEpoch": 1}, **there)
     payload = publication(scene, other, bert, sourceArtifactHashes=[source])
     assert scene.refused(bert, "artifact.publish", payload, **there).code is ErrorCode.AUTH_FORBIDDEN
+    # The same bytes as an input that the contract states are a source, whoever else has them.
+    given = "urn:example:work:given"
+    contract = scene.contract(inputArtifacts=[source])
+    scene.ok(scene.coordinator, "work.authorize", {"workItemId": given, "contract": contract}, **there)
+    scene.ok(scene.coordinator, "work.offer", scene.offer_payload(given, bert), **there)
+    scene.ok(bert, "work.accept_offer", {"workItemId": given}, **there)
+    scene.ok(bert, "work.start", {"workItemId": given, "ownershipEpoch": 1}, **there)
+    stated = publication(scene, given, bert, data=b"made of it", sourceArtifactHashes=[source])
+    scene.ok(bert, "artifact.publish", stated, **there)
 
     forward = {"artifactHash": source, "toGroupId": OTHER_GROUP, "reason": "they need it"}
     assert scene.refused(anna, FORWARD, forward, groupId=GROUP).code is ErrorCode.AUTH_FORBIDDEN

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mwnode.authority.access import Sight, may_fetch_cited, may_fetch_package, sight_of
+from mwnode.authority.access import Sight, may_fetch_cited, may_fetch_package, may_read_artifact, sight_of
 from mwnode.authority.progress import progress
 from mwnode.authority.state import CONTEXTS, ContextRow
 from mwnode.protocol.commands import CORE
@@ -216,6 +216,41 @@ def test_what_is_published_to_the_group_is_held_by_whoever_sees_it(stage: Stage,
         assert may_fetch_cited(stage.view, sight, first, None) is holds
         assert may_fetch_package(stage.view, sight, row) is holds
         assert not may_fetch_cited(stage.view, sight, first, room)
+
+
+@pytest.mark.req("R-8-15", "R-8-16", "R-13.3-12")
+@pytest.mark.parametrize("to_all", [False, True])
+def test_nobody_hands_out_what_it_may_not_read_itself(stage: Stage, to_all: bool) -> None:
+    first = stage.bring(stage.authorize("first"), "active", stage.workers["anna"])
+    closed = stage.publish(first, stage.workers["anna"])
+    mine = stage.authorize("mine")
+    late = stage.agent("late")
+    head = stage.view.head(GROUP)
+    source = {"fromSequence": 1, "toSequence": head, "eventIds": stage.view.event_ids(GROUP, 0, head)}
+    decisions = [{"description": "we chose", "sourceEventIds": [source["eventIds"][1]]}]
+    given = stage.context_package(stage.coordinator, sourceEventRange=source, decisions=decisions)
+    stage.join(late, contextPackage=given)
+    stage.bring(mine, "active", late)
+
+    def fetched() -> list[int]:
+        sight = sight_of(stage.view, late, GROUP, stage.now)
+        assert isinstance(sight, Sight)
+        names = enumerate(source["eventIds"], start=1)
+        return [number for number, name in names if may_fetch_cited(stage.view, sight, name, None)]
+
+    assert fetched() == [2]
+    recipient = {} if to_all else {"recipient": {"type": "agent", "id": late.id}}
+    wide = stage.context_package(late, mine, sourceEventRange=source, decisions=[])
+    stage.ok(late, PUBLISH, {"contextPackage": wide, **recipient})
+    assert fetched() == [2], "a package of its own opens nothing"
+    assert not may_read_artifact(stage.view, late, closed, stage.now)
+    greedy = stage.context_package(late, mine, sourceEventRange=source, artifactHashes=[closed])
+    refusal = stage.refused(late, PUBLISH, {"contextPackage": greedy, **recipient})
+    absent = stage.context_package(late, mine, sourceEventRange=source, artifactHashes=["sha256:" + "0" * 64])
+    unknown = stage.refused(late, PUBLISH, {"contextPackage": absent, **recipient})
+    assert refusal.code is unknown.code is ErrorCode.INVALID_COMMAND
+    assert refusal.message.replace(closed, "") == unknown.message.replace("sha256:" + "0" * 64, "")
+    assert not may_read_artifact(stage.view, late, closed, stage.now)
 
 
 @pytest.mark.req("R-13.3-02")

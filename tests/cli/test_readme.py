@@ -20,7 +20,6 @@ from mwnode.coordinator.plan_format import (
     PlanRetry,
     PlanWork,
 )
-from mwnode.protocol.errors import MissionWeaveError
 from mwnode.testing import Harness
 from tests.cli.support import CHECKOUT, ServedHome, cli
 
@@ -97,7 +96,7 @@ def test_the_example_over_http_prints_what_is_there(
 
 
 def test_the_example_of_the_fixture_passes(mwnode: Harness) -> None:
-    scope: dict[str, Any] = {"pytest": pytest, "MissionWeaveError": MissionWeaveError}
+    scope: dict[str, Any] = {}
     exec(compile(textwrap.dedent(example("pytest")), "README.md", "exec"), scope)
     (test,) = [value for name, value in scope.items() if name.startswith("test_")]
     test(mwnode)

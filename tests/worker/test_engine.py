@@ -49,6 +49,20 @@ def test_an_offer_is_accepted_run_and_submitted(mwnode: Harness) -> None:
     assert worker.step().engine.jobs == {}
 
 
+@pytest.mark.req("R-13.1-11", "R-13.1-19")
+def test_what_comes_out_as_it_went_in_is_no_source_of_itself(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    same, other = mwnode.store_bytes(b"sorted already"), mwnode.store_bytes(b"a second input")
+    work = mission.authorize(**CHECKED, inputArtifacts=[same, other])
+    work.offer(mwnode.workers[0])
+    worker = desk(mwnode, behave=lambda assignment: Run(files={"report": b"sorted already"})).step()
+    assert worker.refused == []
+    assert work.state == "submitted"
+    (published,) = [event["payload"]["artifact"] for event in mission.events() if event["kind"] == "artifact.published"]
+    assert published["contentHash"] == same
+    assert published["sourceArtifactHashes"] == [other]
+
+
 @pytest.mark.req("R-4-12")
 def test_the_log_alone_tells_inputs_evidence_decisions_and_outcome(mwnode: Harness) -> None:
     mission = mwnode.mission()
