@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ DIE_SECONDS = 0.2
 """How long an executor that was killed is given before its directory goes."""
 
 Log = Callable[[str, Mapping[str, Any]], None]
+Answer = TypeVar("Answer")
 
 
 class Hands:
@@ -229,9 +230,22 @@ class Hands:
     async def clear(self, slot: Slot, keep: bool) -> None:
         """Remove a slot, or keep it aside for audit."""
         # The executor may take a moment to die; a directory in use is not removed under it.
-        await asyncio.sleep(DIE_SECONDS)
-        if keep:
-            where = await asyncio.to_thread(slot.set_aside, self.stale)
-            self._log("kept_aside", {"directory": str(where)})
-        else:
-            await asyncio.to_thread(slot.discard)
+        try:
+            await asyncio.sleep(DIE_SECONDS)
+        finally:
+            # Also when the Worker ends meanwhile: no slot outlives it.
+            if keep:
+                where = await _to_the_end(slot.set_aside, self.stale)
+                self._log("kept_aside", {"directory": str(where)})
+            else:
+                await _to_the_end(slot.discard)
+
+
+async def _to_the_end(work: Callable[..., Answer], *arguments: Any) -> Answer:
+    """Run this in a thread; whoever cancels it waits until the thread is done, for nothing can stop it half-way."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise

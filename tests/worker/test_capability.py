@@ -214,6 +214,7 @@ async def test_tokens_lie_in_their_own_slots_and_nowhere_else(world: World) -> N
     assert {mode for _, mode in seen.values()} == {0o600}
     said = "\n".join([*lines, *(str(event) for event in mission.events())]).encode()
     kept = b"".join(path.read_bytes() for path in _files(directory))
+    assert list((directory / "slots").iterdir()) == [], "no slot outlives the Worker"
     for token in tokens:
         assert token.encode() not in said
         assert token.encode() not in kept, "nothing is left of it when the run is over"
