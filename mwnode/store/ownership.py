@@ -82,8 +82,11 @@ def allocate_readers(store: Path, readers: int) -> None:
     """Make room for LMDB's table of readers, in ``<file>-lock``.
 
     LMDB maps that file and writes into it: without room on the disk for its pages that would kill the process (SIGBUS).
-    StoreFull when there is none. What else may be wrong with the place LMDB tells itself.
+    StoreFull when there is none. What else may be wrong with the place LMDB tells itself. Where the system cannot be
+    asked for room (macOS), there is nothing to do.
     """
+    if not hasattr(os, "posix_fallocate"):
+        return
     path = store.with_name(store.name + "-lock")
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
