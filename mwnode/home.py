@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from mwnode import certificates
 from mwnode.authority.policy import Policy
+from mwnode.files import write_whole
 from mwnode.protocol.documents import Actor
 from mwnode.protocol.identifiers import uuid7_urn
 from mwnode.protocol.limits import Limits
@@ -143,7 +144,7 @@ class Home(Struct, frozen=True):
         path = self.key_path(name)
         if path.exists():
             raise HomeError(f"{path} exists: choose another name, or move that file away first")
-        _write_private(path, keys.dump(key, passphrase, entropy=entropy))
+        write_whole(path, keys.dump(key, passphrase, entropy=entropy))
         return path
 
     def server_certificate(self, host: str, clock: Clock, entropy: Entropy) -> tuple[Path, Path]:
@@ -159,7 +160,7 @@ class Home(Struct, frozen=True):
             authority = (self.path / "tls" / "ca.pem").read_bytes(), (self.path / "tls" / "ca.key").read_bytes()
             hosts = (*SERVER_HOSTS, *(name for name in named if name not in SERVER_HOSTS))
             pem, private = certificates.issue_server(authority, hosts, now, entropy)
-            _write_private(key, private)
+            write_whole(key, private)
             certificate.write_bytes(pem)
         return certificate, key
 
@@ -255,12 +256,12 @@ def create_home(path: Path | str, clock: Clock, entropy: Entropy, *, durable: bo
         }
         for name, principal in principals.items():
             key = make_key(name, principal, organization.id, entropy)
-            _write_private(home.key_path(name), keys.dump(key, None, entropy=None), durable=durable)
+            write_whole(home.key_path(name), keys.dump(key, None, entropy=None), durable=durable)
         authority = certificates.issue_authority(organization.id, now, entropy)
         server = certificates.issue_server(authority, SERVER_HOSTS, now, entropy)
         for name, (certificate, private) in {"ca": authority, "server": server}.items():
             (building / "tls" / f"{name}.pem").write_bytes(certificate)
-            _write_private(building / "tls" / f"{name}.key", private, durable=durable)
+            write_whole(building / "tls" / f"{name}.key", private, durable=durable)
         (building / "mwnode.toml").write_text(settings_text(organization), encoding="utf-8")
         os.replace(building, path)
     except OSError as error:
@@ -296,7 +297,7 @@ def make_key(name: str, principal: Actor, organization_id: str, entropy: Entropy
 def seal_key(path: Path, passphrase: bytes, entropy: Entropy) -> keys.SigningKey:
     """Seal the seed in a key file by a passphrase, in place; HomeError when it is sealed already, or no key file."""
     key = load_key(path)
-    _write_private(path, keys.dump(key, passphrase, entropy=entropy))
+    write_whole(path, keys.dump(key, passphrase, entropy=entropy))
     return key
 
 
@@ -322,20 +323,3 @@ def _lock(descriptor: int, mode: int) -> bool:
         fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
         return True
     return False
-
-
-def _write_private(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a file that nobody but this user may read, at no moment of its life; all of it or nothing."""
-    partial = path.with_name(f".{path.name}.new")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        # Half a secret helps nobody, and lies in the way of the next attempt.
-        partial.unlink(missing_ok=True)
-        raise

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from mwnode.client.errors import ClientError
+from mwnode.files import write_whole
 
 _decode = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -43,17 +43,6 @@ class CursorFile:
         if sequence <= self.position(group_id):
             return False
         kept = {**self._kept, group_id: sequence}
-        partial = self._path.with_name(f".{self._path.name}.part")
-        with open(partial, "wb") as file:
-            file.write(msgspec.json.encode(kept, order="sorted"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, self._path)
-        # The new name is durable once the directory is.
-        directory = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        write_whole(self._path, msgspec.json.encode(kept, order="sorted"))
         self._kept = kept
         return True

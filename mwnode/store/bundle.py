@@ -20,11 +20,12 @@ import msgspec
 from msgspec import Struct
 
 from mwnode.authority.state import GROUPS
+from mwnode.files import make_durable
 from mwnode.protocol import jcs
 from mwnode.protocol.commands import Binding
 from mwnode.protocol.documents import Actor, Signature
 from mwnode.protocol.instants import parse
-from mwnode.store.carry import TargetExists, make_durable
+from mwnode.store.carry import TargetExists
 from mwnode.store.environment import LmdbReading, LmdbStore, LmdbWriting
 from mwnode.store.errors import StoreCorrupt, StoreError, StoreFull
 from mwnode.store.fold import rebuild

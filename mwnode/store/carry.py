@@ -10,6 +10,7 @@ from typing import Final
 import lmdb
 from msgspec import Struct
 
+from mwnode.files import make_durable
 from mwnode.store.environment import LmdbStore
 from mwnode.store.errors import StoreError, StoreFull
 from mwnode.store.mapped_file import MAP_BYTES_FIRST, translated
@@ -132,12 +133,3 @@ def _rewrite(store: LmdbStore, target: Path) -> None:
         made.sync(True)
     finally:
         made.close()
-
-
-def make_durable(path: Path) -> None:
-    """Wait until a file's content, or a directory's names, are on the disk."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

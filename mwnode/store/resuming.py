@@ -8,6 +8,7 @@ unchanged. It belongs to the logs whose heads it names; where one of them is ano
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from blake3 import blake3
 from msgspec import Struct
 
 from mwnode import __version__
+from mwnode.files import write_whole
 from mwnode.store.errors import StoreError
 from mwnode.store.examining import CLEAN, Examined
 from mwnode.store.layout import FORMAT
@@ -101,9 +103,7 @@ class Resuming:
     def save(self) -> None:
         """Write the state; the one before stays until this one is whole."""
         encoded = msgspec.msgpack.encode(self._state)
-        part = self._path.with_name(self._path.name + ".part")
-        part.write_bytes(blake3(encoded).digest() + encoded)
-        os.replace(part, self._path)
+        write_whole(self._path, blake3(encoded).digest() + encoded, durable=False)
         self._saved_at = time.monotonic()
 
     def finish(self) -> None:
@@ -122,13 +122,17 @@ def _length(questions: bytes) -> int:
 def _read(path: Path) -> State | None:
     """The state in a file; ``None`` where there is none. StateRefused for a file that is no whole state."""
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            kept, content = os.fstat(file.fileno()), file.read()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StateRefused(f"{path} cannot be read: {error.strerror}; name another file") from error
     if not content:
         return None
+    if kept.st_uid != os.geteuid() or kept.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        # Whoever writes it says what need not be proven again.
+        raise StateRefused(f"others may have written {path}: name a file that is yours alone")
     if blake3(content[_CHECK:]).digest() != content[:_CHECK]:
         raise StateRefused(f"{path} is no state of an interrupted verification, or is damaged: name another file")
     try:

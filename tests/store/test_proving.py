@@ -196,3 +196,12 @@ def test_a_state_that_is_none_is_refused_and_left_alone(done: Done, tmp_path: Pa
     (tmp_path / "state").write_bytes(whole[:-1] + bytes((whole[-1] ^ 1,)))
     with pytest.raises(StateRefused, match="damaged"):
         verify(store, resume=tmp_path / "state")
+
+
+def test_a_state_that_others_may_write_is_refused(done: Done, tmp_path: Path) -> None:
+    store, state = done[0].node.store, tmp_path / "state"
+    interrupted(store, state, "rows")
+    assert state.stat().st_mode & 0o777 == 0o600
+    state.chmod(0o620)
+    with pytest.raises(StateRefused, match="yours alone"):
+        verify(store, resume=state)
