@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import signal
 import socket
 import sys
 from functools import partial
@@ -21,6 +20,7 @@ from mwnode.cli.inside import Inside, Workers, check
 from mwnode.cli.logs import FORMS, Form, log_to
 from mwnode.cli.output import emit
 from mwnode.cli.target import Target, at_home, read_key
+from mwnode.client.running import stopped_by_signals
 from mwnode.gateway.server import Server, server_tls
 from mwnode.gateway.server import serve as listen
 from mwnode.home import Announcement, Home, Served, open_home
@@ -113,24 +113,23 @@ async def _serve(
     workers: Workers,
 ) -> None:
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    server = await _listen(home, node, host, port, plaintext)
-    try:
-        ca = None if plaintext else str(home.ca_path)
-        served = Served(url=server.url, http=server.http, ca=ca, pid=os.getpid(), port=server.port)
-        node.store.set_holder(server.http)
-        announcement.publish(served)
-        document = {
-            "event": "listening",
-            **{name: value for name, value in structs.asdict(served).items() if name != "port"},
-        }
-        emit(target.as_json, document, f"listening on {server.url} and {server.http} (Ctrl-C to stop)")
-        workers.start(served)
-        await stop.wait()
-        await workers.stop()
-    finally:
-        await server.close(STOP_SECONDS)
+    with stopped_by_signals(stop):
+        server = await _listen(home, node, host, port, plaintext)
+        try:
+            ca = None if plaintext else str(home.ca_path)
+            served = Served(url=server.url, http=server.http, ca=ca, pid=os.getpid(), port=server.port)
+            node.store.set_holder(server.http)
+            announcement.publish(served)
+            document = {
+                "event": "listening",
+                **{name: value for name, value in structs.asdict(served).items() if name != "port"},
+            }
+            emit(target.as_json, document, f"listening on {server.url} and {server.http} (Ctrl-C to stop)")
+            workers.start(served)
+            await stop.wait()
+            await workers.stop()
+        finally:
+            await server.close(STOP_SECONDS)
 
 
 async def _listen(home: Home, node: Node, host: str, port: int | None, plaintext: bool) -> Server:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from msgspec import UNSET, Struct
 from mwnode.client import Client, ClientError
 from mwnode.client.errors import passes
 from mwnode.client.fold import decode_payload
+from mwnode.client.running import first_session, stopped_by_signals
 from mwnode.client.tasks import Tasks
 from mwnode.coordinator.board import plan_hash_of
 from mwnode.coordinator.candidates import Candidate
@@ -72,29 +71,14 @@ async def run_coordinator(options: CoordinatorOptions, stop: asyncio.Event | Non
             f"the key is {options.key.principal.type} {options.key.principal.id}: give an Agent's key"
         )
     stop = stop or asyncio.Event()
-    loop = asyncio.get_running_loop()
-    handled = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with suppress(ValueError, NotImplementedError, RuntimeError):  # not in the main thread: others stop us
-            loop.add_signal_handler(number, stop.set)
-            handled.append(number)
-    connecting = asyncio.create_task(
-        Client.connect(options.url, options.key, options.ca, patient=options.patient, observer=options.log)
-    )
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait((connecting, stopped), return_when=asyncio.FIRST_COMPLETED)
-        if not connecting.done():
+    with stopped_by_signals(stop):
+        client = await first_session(
+            options.url, options.key, options.ca, patient=options.patient, log=options.log, stop=stop
+        )
+        if client is None:
             return
-        async with connecting.result() as client:
-            if client.session_epoch > 1:
-                options.log("took_over", {"note": "another process that still uses this key is ended by this one"})
+        async with client:
             await Coordinator(client, options.plans, mission=options.mission, log=options.log).run(stop)
-    finally:
-        stopped.cancel()
-        connecting.cancel()
-        for number in handled:
-            loop.remove_signal_handler(number)
 
 
 class Coordinator:

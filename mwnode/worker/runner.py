@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from mwnode.client import Client
+from mwnode.client.running import first_session, stopped_by_signals
 from mwnode.trust.keys import SigningKey
 from mwnode.worker.executor import ExecutorLimits, SubprocessExecutor
 from mwnode.worker.hands import Log
@@ -55,19 +53,13 @@ async def run_worker(options: WorkerOptions, stop: asyncio.Event | None = None) 
     if options.key.principal.type != "agent":
         raise WorkerError(f"the key is {options.key.principal.type} {options.key.principal.id}: give an Agent's key")
     stop = stop or asyncio.Event()
-    loop = asyncio.get_running_loop()
-    handled = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with suppress(ValueError, NotImplementedError, RuntimeError):  # not in the main thread: others stop us
-            loop.add_signal_handler(number, stop.set)
-            handled.append(number)
-    try:
-        client = await _connect(options, stop)
+    with stopped_by_signals(stop):
+        client = await first_session(
+            options.url, options.key, options.ca, patient=options.patient, log=options.log, stop=stop
+        )
         if client is None:
             return
         async with client:
-            if client.session_epoch > 1:
-                options.log("took_over", {"note": "another process that still uses this key is ended by this one"})
             settings = msgspec.structs.replace(
                 options.settings, offline_grace_seconds=options.offline_grace, keep_failed=options.keep_failed
             )
@@ -81,28 +73,3 @@ async def run_worker(options: WorkerOptions, stop: asyncio.Event | None = None) 
                 log=options.log,
             )
             await worker.run(stop)
-    finally:
-        for number in handled:
-            loop.remove_signal_handler(number)
-
-
-async def _connect(options: WorkerOptions, stop: asyncio.Event) -> Client | None:
-    """The first session, or ``None`` when the Worker was stopped while it waited for one."""
-    connecting = asyncio.create_task(
-        Client.connect(
-            options.url,
-            options.key,
-            options.ca,
-            patient=options.patient,
-            observer=lambda event, details: options.log(event, details),
-        )
-    )
-    stopped = asyncio.create_task(stop.wait())
-    await asyncio.wait((connecting, stopped), return_when=asyncio.FIRST_COMPLETED)
-    if connecting.done():
-        stopped.cancel()
-        return connecting.result()
-    connecting.cancel()
-    with suppress(asyncio.CancelledError):
-        await connecting
-    return None
