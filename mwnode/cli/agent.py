@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from mwnode.cli.asking import sure
 from mwnode.cli.compose import new_id, now
 from mwnode.cli.exits import Failure
 from mwnode.cli.output import emit, facts, table
@@ -24,13 +24,13 @@ from mwnode.cli.principals import (
 )
 from mwnode.cli.reach import Reach, at, found, reach
 from mwnode.cli.target import Target, at_node
+from mwnode.coordinator.plan_format import capability
 from mwnode.enrolment import Capability, draft_card
 from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import MissionWeaveError
 from mwnode.trust.keys import SigningKey, sign_mapping
 
 CARD_REGISTER = "ext.missionweaveprotocol.registry.agent_card_register"
-_CAPABILITY = re.compile(r"\A([a-z0-9]+(?:[.-][a-z0-9]+)+)@((?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2}\S*)\Z")
 
 
 @click.group()
@@ -167,14 +167,19 @@ def list_(target: Target) -> None:
 
 @agent.command()
 @click.argument("name", metavar="ID|NAME")
+@click.option("--yes", is_flag=True, help="Revoke without being asked.")
 @at_node
-def revoke(target: Target, name: str) -> None:
-    """Revoke an Agent: its Card becomes `revoked`, its sessions and leases end."""
+def revoke(target: Target, name: str, yes: bool) -> None:
+    """Revoke an Agent: its Card becomes `revoked`, its sessions and leases end. There is no way back.
+
+    Takes the whole name or identifier, and asks on a terminal.
+    """
     organization = target.key("organization")
     with reach(target, organization) as node:
-        card = node.get(at("agents", find_agent(node, name)))
+        card = node.get(at("agents", find_agent(node, name, whole=True)))
         if card["status"] == "revoked":
             raise Failure(f"{card['agentId']} is revoked already")
+        sure(f"Revoke {card['agentId']} for good?", yes)
         changed = {**card, "status": "revoked", "cardVersion": card["cardVersion"] + 1}
         signed = register(node, organization, _unsigned(changed), new_id())
     told = {name: signed[name] for name in ("agentId", "cardVersion", "status")}
@@ -195,10 +200,11 @@ def _unsigned(card: dict[str, Any]) -> dict[str, Any]:
 
 
 def _capability(text: str) -> Capability:
-    match = _CAPABILITY.match(text)
-    if match is None:
-        raise click.UsageError(f"{text!r} is no capability: ID@VERSION, such as acme.python.test@1.0.0")
-    return Capability(id=match[1], version=match[2])
+    try:
+        named = capability(text)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return Capability(id=named.id, version=named.version)
 
 
 def _public_keys(earlier: dict[str, Any] | None, key: PublicKey, target: Target) -> list[dict[str, Any]]:

@@ -23,6 +23,9 @@ def run(command: click.Command, arguments: Sequence[str] | None) -> int:
     """Run a command to its exit status. A person never sees a traceback for a mistake or an ordinary misfortune."""
     try:
         status = command.main(arguments, standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)  # the help is the message: its lines stay lines
+        return WRONG_USAGE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "mwnode"
         return _say(f"{path}: {error.format_message()} (see `{path} --help`)", WRONG_USAGE)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from mwnode.cli.asking import sure
 from mwnode.cli.compose import ENTROPY, now
 from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.output import emit, facts, table
@@ -58,9 +59,13 @@ def list_(target: Target) -> None:
 @key.command()
 @click.argument("key_id", metavar="KEY-ID")
 @click.option("--valid-until", metavar="TIMESTAMP", help="Let it end then, in place of revoking it now.")
+@click.option("--yes", is_flag=True, help="Revoke without being asked.")
 @at_node
-def revoke(target: Target, key_id: str, valid_until: str | None) -> None:
-    """Revoke a key, from now on: what it signed before stays good. KEY-ID may be an unmistakable part of it."""
+def revoke(target: Target, key_id: str, valid_until: str | None, yes: bool) -> None:
+    """Revoke a key, from now on: what it signed before stays good. There is no way back.
+
+    Takes the whole KEY-ID, or its last eight characters, and asks on a terminal.
+    """
     if valid_until is not None:
         try:
             instants.parse(valid_until)
@@ -70,7 +75,8 @@ def revoke(target: Target, key_id: str, valid_until: str | None) -> None:
     organization = target.key("organization")
     with reach(target, organization) as node:
         known = [Candidate(one["keyId"]) for one in node.get(at("registry"))["bindings"]]
-        key_id = pick("key", key_id, known, "mwnode key list")
+        key_id = pick("key", key_id, known, "mwnode key list", whole=True)
+        sure(f"End the key {key_id} {f'at {valid_until}' if valid_until else 'now'}, for good?", yes)
         node.send(KEY_RESTRICT, {"keyId": key_id, **change})
     document = {"keyId": key_id, **change}
     emit(target.as_json, document, facts(document))

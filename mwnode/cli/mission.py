@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from mwnode.authority.table import MISSION_STATES
+from mwnode.cli.asking import sure
 from mwnode.cli.compose import new_id, now, principal
 from mwnode.cli.deciding import VERBS
 from mwnode.cli.exits import Failure
@@ -229,12 +230,17 @@ def direct(target: Target, name: str, text: str) -> None:
 @mission.command()
 @click.argument("name", metavar="ID")
 @click.option("--reason", default="cancelled by its MissionOwner", show_default=True)
+@click.option("--yes", is_flag=True, help="Cancel without being asked.")
 @at_node
-def cancel(target: Target, name: str, reason: str) -> None:
-    """Cancel a Mission: its open WorkItems end, its leases are revoked. There is no way back."""
+def cancel(target: Target, name: str, reason: str, yes: bool) -> None:
+    """Cancel a Mission: its open WorkItems end, its leases are revoked. There is no way back.
+
+    Takes the whole identifier, its short id or the whole title, and asks on a terminal.
+    """
     key = target.key("owner")
     with reach(target, key) as node:
-        view = find_mission(node, name)
+        view = find_mission(node, name, whole=True)
+        sure(f"Cancel {mission_title(view['mission'])} ({view['mission']['missionId']}) for good?", yes)
         receipt = act(node, key, view, "mission.cancel", {"reason": reason})
     told(target, view, receipt)
 

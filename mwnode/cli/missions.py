@@ -33,10 +33,10 @@ def missions(node: Reach) -> list[dict[str, Any]]:
     return listed
 
 
-def find_mission(node: Reach, name: str) -> dict[str, Any]:
+def find_mission(node: Reach, name: str, *, whole: bool = False) -> dict[str, Any]:
     """The view of the Mission that an identifier, a part of it or of its Group's, or its title means.
 
-    Among several, one that is not over yet is preferred.
+    Among several, one that is not over yet is preferred. With ``whole`` a part is not enough.
     """
     listed = missions(node)
     known = [_candidate(entry) for entry in listed]
@@ -47,7 +47,7 @@ def find_mission(node: Reach, name: str) -> dict[str, Any]:
             return view
     if not any(name in one.identifier or name in one.group for one in known):
         known = [_candidate(entry, titles=node) for entry in listed]
-    chosen: dict[str, Any] = node.get(at("missions", pick("Mission", name, known, "mwnode mission list")))
+    chosen: dict[str, Any] = node.get(at("missions", pick("Mission", name, known, "mwnode mission list", whole=whole)))
     return chosen
 
 

@@ -22,15 +22,18 @@ class Candidate(NamedTuple):
     """Another identifier by which it may be named, such as a Mission's Group."""
 
 
-def pick(kind: str, text: str, candidates: Iterable[Candidate], see: str) -> str:
+def pick(kind: str, text: str, candidates: Iterable[Candidate], see: str, *, whole: bool = False) -> str:
     """The identifier that ``text`` means: itself, a label, or a part of an identifier, in this order.
 
     Where it means several, what is not over yet is preferred. Failure for none or still several; ``kind`` and ``see``
-    are for its text: what is looked for, and the command that lists it.
+    are for its text: what is looked for, and the command that lists it. With ``whole``, for what cannot be taken back,
+    a part is not enough: an identifier, its short id, or a label that only one thing has.
     """
     known = list(candidates)
     if any(one.identifier == text for one in known):
         return text
+    if whole:
+        return _whole(kind, text, known, see)
     matches = (
         [one for one in known if one.group == text]
         or [one for one in known if one.label == text]
@@ -43,6 +46,19 @@ def pick(kind: str, text: str, candidates: Iterable[Candidate], see: str) -> str
     if not matches:
         raise Failure(f"no {kind} of yours is called {text!r} or has it in its identifier: see `{see}`")
     raise Failure(f"{text!r} means {len(matches)} things: give more of the identifier ({_listed(matches)})")
+
+
+def _whole(kind: str, text: str, known: Sequence[Candidate], see: str) -> str:
+    matches = [one for one in known if text in (one.label, one.group, short_id(one.identifier))]
+    if len(matches) == 1:
+        return matches[0].identifier
+    if matches:
+        raise Failure(f"{text!r} means {len(matches)} things: give the whole identifier ({_listed(matches)})")
+    near = [one for one in known if text and (text in one.identifier or text in one.label)]
+    hint = f" ({_listed(near)})" if near else ""
+    raise Failure(
+        f"no {kind} of yours is called exactly {text!r}{hint}: give its whole name or identifier, see `{see}`"
+    )
 
 
 def _listed(matches: Sequence[Candidate]) -> str:

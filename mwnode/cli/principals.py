@@ -61,8 +61,11 @@ def human_key(target: Target, doing: str) -> SigningKey:
     return key
 
 
-def find_agent(node: Reach, name: str, likely: str | None = None) -> str:
-    """The registered Agent that a name, an identifier or a part of one means; ``likely`` is tried first."""
+def find_agent(node: Reach, name: str, likely: str | None = None, *, whole: bool = False) -> str:
+    """The registered Agent that a name, an identifier or a part of one means; ``likely`` is tried first.
+
+    With ``whole`` a part is not enough.
+    """
     cards = node.get(at("agents"))["agents"]
     wanted = likely or identifier("agent", name)
     if any(card["agentId"] == wanted for card in cards):
@@ -73,7 +76,7 @@ def find_agent(node: Reach, name: str, likely: str | None = None) -> str:
     if not any(name in one.identifier or name == one.label for one in known):
         names = ", ".join(short(one.identifier) for one in known[:10])
         raise Failure(f"no Agent is called {name!r}; registered are {names}: see `mwnode agent list`")
-    return pick("Agent", name, known, "mwnode agent list")
+    return pick("Agent", name, known, "mwnode agent list", whole=whole)
 
 
 def key_options(command: F) -> F:

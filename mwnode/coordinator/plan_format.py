@@ -50,6 +50,7 @@ DEFAULT_SECONDS = 3600
 _CAPABILITY = re.compile(
     r"\A([a-z0-9]+(?:[.-][a-z0-9]+)+)@((?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2}[0-9A-Za-z.+-]*)\Z"
 )
+CAPABILITY_RULE = "ID is two or more words of a-z and 0-9 joined by '.' or '-', VERSION has three numbers"
 _HASH = re.compile(r"\Asha256:[0-9a-f]{64}\Z")
 LIMITS = (
     "financial_limit",
@@ -154,7 +155,7 @@ def capability(text: str) -> CapabilityRef:
     """The reference that `ID@VERSION` spells. Raises ValueError."""
     match = _CAPABILITY.match(text)
     if match is None:
-        raise ValueError(f"{text!r} is not ID@VERSION, such as {GENERIC_CAPABILITY}")
+        raise ValueError(f"{text!r} is not ID@VERSION, such as acme.python.test@1.0.0: {CAPABILITY_RULE}")
     return CapabilityRef(id=match[1], version=match[2])
 
 
