@@ -32,11 +32,13 @@ from mwnode.cli.reach import reach
 from mwnode.cli.target import Target, at_node
 from mwnode.cli.where import is_served, nobody_serves
 from mwnode.coordinator.plan import Plan
+from mwnode.coordinator.plan_format import deadline_text
 from mwnode.coordinator.plan_text import line_of
 from mwnode.home import HomeError, load_key
 from mwnode.narrative import Narrator, mission_title, short, short_id, work_item_name
 from mwnode.protocol.commands import CORE
 from mwnode.protocol.identifiers import mission_conversation_id
+from mwnode.protocol.instants import parse
 from mwnode.trust.keys import SigningKey, sign_mapping
 
 
@@ -57,6 +59,7 @@ for verb in VERBS:
 def create(target: Target, plan: Path, coordinator: str | None, dry_run: bool) -> None:
     """Create a Mission from a plan, as its MissionOwner. With --dry-run nothing is created: the plan is checked."""
     loaded = read_plan(plan)
+    _refuse_past(loaded)
     if dry_run:
         document = _summary(loaded)
         emit(target.as_json, document, facts(document))
@@ -279,6 +282,16 @@ def archive(target: Target, name: str) -> None:
         "stateHash": made["stateHash"],
     }
     emit(target.as_json, document, facts(document))
+
+
+def _refuse_past(plan: Plan) -> None:
+    """Failure where a new Mission would be late from the start; a Coordinator may still follow such a plan."""
+    for one in plan.every():
+        if parse(deadline_text(one.mission.deadline, now())) <= now():
+            place = place_of(one.source, "mission", "deadline")
+            raise Failure(
+                f"{place}: {one.mission.deadline} is in the past: give a later one, or such as P2D"
+            )
 
 
 def _summary(plan: Plan) -> dict[str, Any]:

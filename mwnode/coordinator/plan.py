@@ -222,13 +222,13 @@ def load_plan(path: Path | str) -> Plan:
 
 
 def _load(raw: bytes, source: Path, above: tuple[Path, ...]) -> Plan:
-    plan = parse_plan(raw, source)
-    missing = []
+    plan, missing = _checked(raw, source)
+    sound = not missing
     for index, work in enumerate(plan.work):
-        if work.mission is not None:
+        if work.mission is not None and sound:
             missing += _load_child(plan, index, work, raw, above)
         for position, name in enumerate(work.inputs):
-            elsewhere = is_content_hash(name) or name.startswith(FROM_PARENT)
+            elsewhere = is_content_hash(name) or name.startswith((FROM_PARENT, "/")) or not name
             if not elsewhere and not (source.parent / name).exists():
                 where: KeyPath = ("work", index, "inputs", position)
                 line = line_of(raw.decode("utf-8"), where)
@@ -266,6 +266,14 @@ def _load_child(plan: Plan, index: int, work: PlanWork, raw: bytes, above: tuple
 
 def parse_plan(raw: bytes, source: Path) -> Plan:
     """Check the bytes of a plan file; pure. Raises :class:`PlanError`."""
+    plan, found = _checked(raw, source)
+    if found:
+        raise PlanError.of(found)
+    return plan
+
+
+def _checked(raw: bytes, source: Path) -> tuple[Plan, list[PlanError]]:
+    """A plan whose form is right, and what else is wrong with it. Raises :class:`PlanError` for faults of form."""
     try:
         text = raw.decode("utf-8")
         tree = tomllib.loads(text)
@@ -282,8 +290,7 @@ def parse_plan(raw: bytes, source: Path) -> Plan:
     if faults:
         raise PlanError.of([PlanError(source, message, path, line_of(text, path)) for path, message in faults])
     file = msgspec.convert(values, PlanFile)
-    Checks(source, text, file).run()
-    return Plan(source, raw, file.mission, file.work)
+    return Plan(source, raw, file.mission, file.work), Checks(source, text, file).run()
 
 
 def _timestamps_as_text(value: Any) -> Any:

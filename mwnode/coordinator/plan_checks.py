@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -59,30 +57,22 @@ class Checks:
         self.text = text
         self.mission = file.mission
         self.work = file.work
+        self.found: list[PlanError] = []
 
-    def fail(self, message: str, *path: str | int) -> NoReturn:
-        raise PlanError(self.source, message, path, line_of(self.text, path))
+    def fail(self, message: str, *path: str | int) -> None:
+        self.found.append(PlanError(self.source, message, path, line_of(self.text, path)))
 
-    def run(self) -> None:
-        """Raise PlanError, which holds one mistake of each part of the plan that has any."""
+    def run(self) -> list[PlanError]:
+        """Every mistake that can be told, in the order of the checks."""
         seen: dict[str, int] = {}
-        found = self._collect(self._mission)
+        self._mission()
         for index, work in enumerate(self.work):
-            found += self._collect(partial(self._named, index, work, seen))
+            self._named(index, work, seen)
         for index, work in enumerate(self.work):
-            found += self._collect(partial(self._work, index, work, seen))
-        if found:
-            raise PlanError.of(found)
-        # What follows looks at the whole, which must be sound in its parts.
+            self._work(index, work, seen)
         self._cycle(seen)
         self._sums()
-
-    def _collect(self, check: Callable[[], None]) -> list[PlanError]:
-        try:
-            check()
-        except PlanError as error:
-            return [error]
-        return []
+        return self.found
 
     def _mission(self) -> None:
         if not self.mission.definition_of_done:
@@ -169,9 +159,11 @@ class Checks:
             if name in trail:
                 ring = " -> ".join((*trail[trail.index(name) :], name))
                 self.fail(f"work waits for itself: {ring}", "work", seen[name], "after")
+                return
             if name not in settled:
                 for other in self.work[seen[name]].after:
-                    visit(other, (*trail, name))
+                    if other in seen:  # else it is told already
+                        visit(other, (*trail, name))
                 settled.add(name)
 
         for name in seen:

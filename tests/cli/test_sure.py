@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,12 @@ def test_without_a_command_the_help_is_shown_in_lines(tmp_path: Path, words: tup
     assert done.returncode == 2
     assert done.stderr.startswith("Usage:")
     assert len(done.stderr.splitlines()) > 10
+
+
+def test_a_dry_run_tells_of_a_deadline_in_the_past(tmp_path: Path) -> None:
+    plan = (CHECKOUT / "fixtures" / "plans" / "release.toml").read_text()
+    late = re.sub(r'^deadline = ".*?"', 'deadline = "2020-01-01T00:00:00Z"', plan, count=1, flags=re.MULTILINE)
+    (tmp_path / "plan.toml").write_text(re.sub(r"^inputs = .*$", "", late, flags=re.MULTILINE))
+    done = cli("mission", "create", tmp_path / "plan.toml", "--dry-run")
+    assert done.status == 1
+    assert "mission.deadline: 2020-01-01T00:00:00Z is in the past" in done.err

@@ -275,3 +275,20 @@ criteria = [ { id = "ok", description = "done", check = "exit 0" } ]
         "[[work]]", 'permissions = [ { resource = "urn:x:site", operations = ["write"] } ]\n[[work]]'
     )
     parse_plan(permitted.encode(), SOURCE)
+
+
+def test_mistakes_do_not_hide_each_other(tmp_path: Path) -> None:
+    text = PLAN.replace('after = ["lint"]', 'after = ["lynt", "test"]\ncleanup = "nah"\ninputs = ["absent.txt"]')
+    text = text.replace('"P2D"', '"tomorrow"').replace("out/report.xml", "../x").replace("acme.python.test@", "foo@")
+    (tmp_path / "plan.toml").write_text(text)
+    with pytest.raises(PlanError) as caught:
+        load_plan(tmp_path / "plan.toml")
+    assert {error.key for error in caught.value.all} == {
+        "mission.deadline",
+        "work[1].after[0]",
+        "work[1].after",
+        "work[1].cleanup",
+        "work[1].capability[0]",
+        "work[1].inputs[0]",
+        "work[1].deliverables[0].path",
+    }
