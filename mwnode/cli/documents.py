@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from mwnode.trust import keys
 from mwnode.trust.registry import NoRegistry, Registry, RegistryFault
 from mwnode.trust.verification import PROTECTED_TIMES, Verified, expected_signer, verify
 
+_PLACEHOLDER = re.compile(r"\A<[\w|.:/-]+>\Z")
 _FRAME = "websocket-frame"
 _SIGNED = click.Choice(sorted(SIGNED_DOCUMENTS))
 _ANY = click.Choice(sorted([*schemas.DOCUMENT_TYPES, _FRAME]))
@@ -68,11 +71,15 @@ def sign(target: Target, kind: DocumentKind, file: str, key_file: Path, output: 
         mapping = strict_json.parse(raw)
         if not isinstance(mapping, dict):
             raise Failure(f"{file} holds no JSON object")
+        unfilled = sorted(set(_placeholders(mapping)))
+        if unfilled:
+            raise Failure(
+                f"{file} leaves {', '.join(unfilled)} to be said: what stands in <angle brackets> is to be filled in"
+            )
         signed = _signed(mapping, kind, key)
         document = strict_json.convert(signed, SIGNED_DOCUMENTS[kind])
     except (JsonFault, SchemaFault, JcsFault) as fault:
-        unfilled = "; what stands in <angle brackets> is to be filled in" if b"<" in raw else ""
-        raise Failure(f"{file} is no {kind}: {fault}{unfilled}") from None
+        raise Failure(f"{file} is no {kind}: {fault}") from None
     wanted = expected_signer(document, kind)
     if wanted[0] != key.principal.type or wanted[1] not in ("", key.principal.id):
         raise Failure(
@@ -85,6 +92,16 @@ def sign(target: Target, kind: DocumentKind, file: str, key_file: Path, output: 
     else:
         output.write_bytes(encoded)
         emit(target.as_json, {"file": str(output)}, f"signed: {output}")
+
+
+def _placeholders(value: Any) -> Iterator[str]:
+    """What a draft leaves to be said: texts that are one word in angle brackets."""
+    if isinstance(value, str):
+        if _PLACEHOLDER.match(value):
+            yield value
+    elif isinstance(value, dict | list):
+        for member in value.values() if isinstance(value, dict) else value:
+            yield from _placeholders(member)
 
 
 def _signed(mapping: dict[str, Any], kind: DocumentKind, key: keys.SigningKey) -> dict[str, Any]:

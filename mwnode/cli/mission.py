@@ -289,9 +289,7 @@ def _refuse_past(plan: Plan) -> None:
     for one in plan.every():
         if parse(deadline_text(one.mission.deadline, now())) <= now():
             place = place_of(one.source, "mission", "deadline")
-            raise Failure(
-                f"{place}: {one.mission.deadline} is in the past: give a later one, or such as P2D"
-            )
+            raise Failure(f"{place}: {one.mission.deadline} is in the past: give a later one, or such as P2D")
 
 
 def _summary(plan: Plan) -> dict[str, Any]:

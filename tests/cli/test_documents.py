@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from mwnode.cli.documents import check, schema, sign
 from mwnode.trust import keys
 from mwnode.trust.verification import Verified, verify
+from tests.cli.support import cli
 from tests.trust import makers
 from tests.trust.makers import AGENT, HUMAN, registry
 
@@ -134,3 +135,13 @@ def test_schemas_are_written(files: Path) -> None:
     assert json.loads((files / "schemas/command.schema.json").read_text())["title"] == "command"
     assert (files / "schemas/commands/work.start.schema.json").is_file()
     assert (files / "schemas/events/work.started.schema.json").is_file()
+
+
+def test_a_draft_is_not_signed_while_something_in_it_is_to_be_said(tmp_path: Path) -> None:
+    assert cli("init", tmp_path / "home").status == 0
+    draft = cli("command", "draft", "message.post", "--home", tmp_path / "home")
+    (tmp_path / "draft.json").write_text(draft.out)
+    refused = cli("sign", "command", tmp_path / "draft.json", "--key", tmp_path / "home" / "keys" / "owner.key")
+    assert refused.status == 1
+    assert "<content>" in refused.err
+    assert refused.out == ""

@@ -20,7 +20,9 @@ from mwnode.coordinator.plan_format import (
     PlanRetry,
     PlanWork,
 )
+from mwnode.protocol.documents import Progress
 from mwnode.testing import Harness
+from mwnode.worker.steps import USAGE_LINE
 from tests.cli.support import CHECKOUT, ServedHome, cli
 
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
@@ -100,3 +102,13 @@ def test_the_example_of_the_fixture_passes(mwnode: Harness) -> None:
     exec(compile(textwrap.dedent(example("pytest")), "README.md", "exec"), scope)
     (test,) = [value for name, value in scope.items() if name.startswith("test_")]
     test(mwnode)
+
+
+def test_the_members_of_progress_and_usage_lines_are_told() -> None:
+    assert all(f"`{name}`" in line_of("progress") for name in names(Progress))
+    assert all(f"`{name}`" in line_of("usage") for name in USAGE_LINE)
+
+
+def line_of(member: str) -> str:
+    """The README's row about one kind of line in the progress file."""
+    return next(line for line in README.splitlines() if line.startswith(f'| `{{"{member}"'))
