@@ -134,6 +134,8 @@ class Subscription(Struct):
     attention: AttentionFilter | UnsetType = UNSET
     established: bool = False
     """Whether its replay came to an end once: what ends it later does not make it unknown."""
+    ending: bool = False
+    """The replay told of the end of the Membership; perhaps it tells of a new one yet."""
     over: bool = False
     """The Membership has ended, and with it what the server sends, until the Agent is put into the Group again."""
 
@@ -329,7 +331,7 @@ class ClientEngine:
         self.phase = Phase.LIVE
         self.session_epoch = hello.session_epoch
         for subscription in self._subscriptions.values():
-            subscription.over = False
+            subscription.over = subscription.ending = False
             subscription.feed.restart()
         if self._subscriptions:
             self._ask(list(self._subscriptions))
@@ -373,7 +375,10 @@ class ClientEngine:
             # A notice may have been sent before the server knew of our SUBSCRIBE: its place proves nothing either.
             early = feed.replaying and (answered is not None or announced)
             notices.extend(feed.take(event.sequence, Delivered(event, raw, subscribed=True), may_be_early=early))
-        if own is False:
+        if own is not None and feed.replaying:
+            # The server goes on where the Membership does: what it sends until the end of the replay is ours to see.
+            subscription.ending = not own
+        elif own is False:
             subscription.over = True
         return notices
 
@@ -445,6 +450,7 @@ class ClientEngine:
             if subscription is not None and group_id not in still:
                 notices.extend(subscription.feed.caught_up())
                 subscription.established = True
+                subscription.over, subscription.ending = subscription.over or subscription.ending, False
         return [*notices, CaughtUp(tuple(groups))]
 
     # --- frames ---

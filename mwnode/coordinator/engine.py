@@ -63,7 +63,10 @@ class MissionEngine:
         self.board = Board(group_id)
         self.graph = Graph(plan, self.board)
         self.live = False
-        self.replaced = False
+        self._replaced_at = 0
+        """The newest Coordinator Epoch of ours that the authority told us is over."""
+        self._epochs: dict[int, int] = {}
+        """Under which Coordinator Epoch what is under way was asked, by ticket."""
         self.inputs: dict[str, dict[str, str]] = {}
         """Uploaded input files by local name: path and content hash."""
         self.people: Sequence[Candidate] = ()
@@ -129,6 +132,7 @@ class MissionEngine:
         """
         self._ticket += 1
         self._busy[self._ticket] = key
+        self._epochs[self._ticket] = self.board.coordinator_epoch
         if view is not None:
             revision = view.item.revision
         self._effects.append(
@@ -165,6 +169,7 @@ class MissionEngine:
     def answered(self, ticket: int, receipt: Event) -> None:
         """A Command was accepted; its Event comes by the subscription, in its place."""
         key = self._busy.pop(ticket, "")
+        self._epochs.pop(ticket, None)
         child = None if receipt.group_id is UNSET else self.children.by_group.get(receipt.group_id)
         if receipt.sequence is not UNSET:
             # What follows from it is decided when all that came before it is here too.
@@ -174,11 +179,14 @@ class MissionEngine:
     def refused(self, ticket: int, error: MissionWeaveError) -> None:
         """A Command was refused; nothing of it was applied."""
         key = self._busy.pop(ticket, "")
+        epoch = self._epochs.pop(ticket, 0)
         self.note("refused", step=key, code=error.code.value, message=error.message)
         wait = (error.rejection.retry_after_ms or 0) / 1000 or RETRY_SECONDS
         if error.code in _REPLACED:
-            self.replaced = True
+            # It may be ours again by now, under a newer epoch.
+            self._replaced_at = max(self._replaced_at, epoch)
             self.note("replaced", because=error.message)
+            self.advance()
             return
         if error.code is ErrorCode.WORK_LEASE_EXPIRED:
             # The Coordinator lease lapsed while nobody else was assigned: it is granted anew (decision F24).
@@ -214,7 +222,8 @@ class MissionEngine:
     @property
     def ours(self) -> bool:
         """Whether this Agent coordinates the Mission now."""
-        return self.board.coordinator_id == self.agent_id and not self.replaced
+        board = self.board
+        return board.coordinator_id == self.agent_id and board.coordinator_epoch > self._replaced_at
 
     @property
     def finished(self) -> bool:

@@ -139,7 +139,13 @@ class Hands:
             "resources": claims["allowedResources"],
             "expiresAt": claims["expiresAt"],
         }
-        kept[0].hold_token(msgspec.json.encode(held))
+        now = self._runs.get(run_id)
+        if now is None or now[0] is not kept[0]:
+            return  # the run was given up meanwhile: a token has no place any more
+        try:
+            kept[0].hold_token(msgspec.json.encode(held))
+        except OSError as error:
+            self.engine.capability.refused(run_id, None, f"it cannot be kept: {error.strerror}")
 
     def revoke(self, run_id: str) -> None:
         """A run's Capability Token is over."""

@@ -217,6 +217,8 @@ class Job(Struct):
     """Why the running executor was asked to stop."""
     outcome: Outcome | None = None
     exit_note: str = ""
+    made_anew: bool = False
+    """Whether the documents of its outcome were signed a second time, after a refusal."""
     evidence: tuple[Evidence, ...] = ()
     """Signed once; a second submission under a new lease carries the same documents."""
     steps: deque[str] = field(default_factory=deque)

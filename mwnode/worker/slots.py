@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from mwnode.files import write_whole
 from mwnode.protocol.documents import Deliverable, WorkContract
 from mwnode.worker.effects import Assignment
 from mwnode.worker.keys import attempt_key
@@ -148,11 +149,9 @@ class Slot:
 
     def hold_token(self, raw: bytes) -> None:
         """Put a Capability Token where the executor looks for it: whole or not at all, readable by this user only."""
-        fresh = self.capability_file.with_suffix(".new")
-        fresh.unlink(missing_ok=True)
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(raw)
-        os.replace(fresh, self.capability_file)
+        # It may come before the slot is prepared.
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(self.capability_file, raw, durable=False)
 
     def token(self) -> bytes | None:
         """The slot's Capability Token file, if there is one now."""
@@ -163,8 +162,7 @@ class Slot:
 
     def revoke(self) -> None:
         """Remove the Capability Token. Idempotent."""
-        for file in (self.capability_file, self.capability_file.with_suffix(".new")):
-            file.unlink(missing_ok=True)
+        self.capability_file.unlink(missing_ok=True)
 
     def add_output(self, name: str, content: bytes) -> None:
         """Write a file under outputs/ in place of whatever is there. Raises SlotError."""

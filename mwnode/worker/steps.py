@@ -287,7 +287,15 @@ class Steps:
     def rejected(self, job: Job, step: str, error: MissionWeaveError) -> None:
         """The authority will never take this step: the run is reported as failed, or given up."""
         why = f"{error.code.value}: {error.message}"
-        if step in ("publish", "submit", "state"):
+        if step in ("submit", "fail") and not job.made_anew and job.outcome is not None:
+            # Perhaps its documents are to blame: signed by a clock that was set since, or with words that may not pass.
+            job.made_anew, job.evidence, job.exit_note = True, (), ""
+            if isinstance(job.outcome, Failed):
+                job.outcome = Failed(
+                    job.outcome.failure, f"its report was refused: {why}"[:4000], job.outcome.permanent
+                )
+            self.close(job, job.outcome)
+        elif step in ("publish", "submit", "state"):
             self.close(job, Failed("RESULT_REFUSED", f"{step} was refused: {why}"[:4000], permanent=True))
         else:
             self.engine.drop(job, f"{step} was refused: {why}", keep=True)

@@ -129,3 +129,42 @@ def test_an_end_and_a_return_within_one_replay_ask_for_nothing(harness: Harness)
     assert wire.take(*range(1, head + 1)) == list(range(1, head + 1))
     assert wire.replayed(subscription_id) == []
     assert not any(b"SUBSCRIBE" in raw for raw in wire.engine.outgoing())
+
+
+@pytest.mark.req("R-16-56", "R-16-02")
+def test_what_lies_between_an_end_and_a_return_in_one_replay_is_handed_on(harness: Harness) -> None:
+    mission, worker = harness.mission(), harness.workers[0]
+    mission.add(worker)
+    epoch = harness.coordinator.send(
+        "membership.end",
+        {"principal": msgspec.to_builtins(worker.principal), "reason": "for a while"},
+        group_id=mission.group_id,
+    )[0]["payload"]["membership"]["membershipEpoch"]
+    mission.authorize()
+    mission.add(worker, expectedMembershipEpoch=epoch)
+    head = len(mission.events())
+    wire = Wire(harness, worker, mission)
+    wire.engine.subscribe({mission.group_id: 0})
+    subscription_id = wire.subscribed()["subscriptionId"]
+    assert wire.take(*range(1, head + 1)) == list(range(1, head + 1))
+    assert wire.replayed(subscription_id) == []
+
+
+@pytest.mark.req("R-16-56")
+def test_an_end_that_a_replay_tells_of_last_is_an_end(harness: Harness) -> None:
+    mission, worker = harness.mission(), harness.workers[0]
+    mission.add(worker)
+    event = harness.coordinator.send(
+        "membership.end",
+        {"principal": msgspec.to_builtins(worker.principal), "reason": "for a while"},
+        group_id=mission.group_id,
+    )[0]
+    ended, epoch = event["sequence"], event["payload"]["membership"]["membershipEpoch"]
+    wire = Wire(harness, worker, mission)
+    wire.engine.subscribe({mission.group_id: 0})
+    assert wire.take(*range(1, ended + 1)) == list(range(1, ended + 1))
+    wire.replayed(wire.subscribed()["subscriptionId"])
+    mission.authorize()
+    mission.add(worker, expectedMembershipEpoch=epoch)
+    assert wire.take(len(mission.events())) == [], "what happened meanwhile comes first"
+    assert [entry["afterSequence"] for entry in wire.subscribed()["groups"]] == [ended]

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from mwnode.coordinator.effects import Send
+from mwnode.protocol.commands import MissionRenewCoordinator
 from mwnode.protocol.documents import CapabilityRef
+from mwnode.protocol.errors import AuthStaleCoordinator, ErrorCode, Rejection
 from mwnode.testing import Harness, Participant
 from mwnode.worker import scheduler
 from mwnode.worker.effects import Assignment
@@ -428,3 +431,26 @@ def test_a_coordinator_never_cancels_its_own_mission(mwnode: Harness) -> None:
     assert error.code.value == "AUTH_FORBIDDEN"
     assert "mission.cancel" not in PLAN + " ".join(coordinator.kinds())
     assert coordinator.mission.state == "active"
+
+
+@pytest.mark.req("R-7.2-09", "R-7.2-11")
+def test_a_refusal_under_an_older_epoch_is_no_news_to_who_coordinates_again(mwnode: Harness) -> None:
+    other = mwnode.agent("other")
+    coordinator = coordinate(mwnode, plan=make_plan(SINGLE)).step()
+    engine, group_id = coordinator.engine, coordinator.mission.group_id
+    engine.send("asked before", "mission.renew_coordinator", MissionRenewCoordinator(lease_seconds=300))
+    (before,) = [one for one in engine.effects() if isinstance(one, Send)]
+    for agent in (other, mwnode.coordinator):
+        revision = coordinator.mission.row.mission.revision
+        payload = {"coordinatorAgentId": agent.id}
+        mwnode.owner.send("mission.assign_coordinator", payload, group_id=group_id, expected_revision=revision)
+    coordinator.deliver()
+    stale = AuthStaleCoordinator(Rejection(ErrorCode.AUTH_STALE_COORDINATOR, "not the current one"))
+    engine.refused(before.ticket, stale)
+    assert engine.ours
+    coordinator.step()
+    assert coordinator.kinds().count("ext.mwnode.core.coordinator_reconcile") == 1
+    engine.send("asked now", "mission.renew_coordinator", MissionRenewCoordinator(lease_seconds=300))
+    (now,) = [one for one in engine.effects() if isinstance(one, Send)]
+    engine.refused(now.ticket, stale)
+    assert not engine.ours

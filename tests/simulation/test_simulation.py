@@ -16,7 +16,7 @@ from tests.simulation.shrink import numbers_of, shrink
 from tests.simulation.world import World, scratch, simulate
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
-SAMPLE = (0, 2, 4, 6, 7, 21, 30)
+SAMPLE = (0, 2, 4, 6, 7, 21, 30, 449, 827, 841)
 """A few seeds that are quick and in which much goes wrong."""
 
 

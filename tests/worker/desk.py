@@ -155,10 +155,10 @@ class Desk(Struct):
                 del self.buffered[number]
                 self.set_aside.extend([(raw, refused)] if refused is not None else [])
 
-    def end(self, run_id: str, status: int) -> None:
-        """The executor ends."""
+    def end(self, run_id: str, status: int, tail: str = "the end") -> None:
+        """The executor ends, and these are its last words."""
         run = self.running.pop(run_id, Run())
-        self.engine.runs.exited(run_id, Exit(status, run.wall_seconds, run.compute_seconds, tail="the end"))
+        self.engine.runs.exited(run_id, Exit(status, run.wall_seconds, run.compute_seconds, tail=tail))
         self.running[run_id] = run
 
     def _collect(self, run_id: str, wanted: Any, made: dict[str, bytes]) -> None:

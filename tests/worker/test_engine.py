@@ -12,8 +12,8 @@ from mwnode.authority.state import AGENTS
 from mwnode.client.fold import WorkView
 from mwnode.genesis import service_command
 from mwnode.protocol.documents import AgentCard, CapabilityRef, Extension
-from mwnode.protocol.instants import parse
-from mwnode.testing import Harness
+from mwnode.protocol.instants import Instant, parse
+from mwnode.testing import Harness, ManualClock
 from mwnode.trust.keys import sign_mapping
 from mwnode.worker import scheduler
 from mwnode.worker.admission import Decline, consider
@@ -881,6 +881,51 @@ def test_the_last_lines_of_a_failed_executor_are_shown_and_its_directory_kept_if
     ended = next(one for one in worker.notes if one.event == "executor_ended")
     assert ended.details["lastLines"] == ["the end"]
     assert worker.kept == [worker.launched[0].run_id]
+
+
+class Ahead:
+    """A wall clock that is ahead until it is set right."""
+
+    def __init__(self, clock: ManualClock, seconds: int) -> None:
+        self.clock = clock
+        self.seconds = seconds
+
+    def now(self) -> Instant:
+        return self.clock.now().plus(self.seconds)
+
+    def monotonic(self) -> float:
+        return self.clock.monotonic()
+
+
+@pytest.mark.req("R-11.4-08", "R-13.2-01")
+def test_evidence_of_a_clock_that_was_set_right_since_is_signed_anew(mwnode: Harness) -> None:
+    work = mwnode.mission().authorize(**CHECKED)
+    work.offer(mwnode.workers[0])
+    worker = desk(mwnode, behave=never).step()
+    worker.engine.papers.clock = worker.engine.clock = clock = Ahead(mwnode.clock, 600)
+    worker.lose_link()
+    worker.end(worker.launched[0].run_id, 0)
+    worker.step()
+    clock.seconds = 0
+    worker.reconnect()
+    worker.step()
+    assert worker.refused == [("work.submit", "INVALID_COMMAND")]
+    assert work.state == "submitted"
+
+
+@pytest.mark.req("R-11.4-08", "R-12-13")
+def test_a_failure_whose_report_may_not_pass_is_told_without_the_words_of_the_executor(mwnode: Harness) -> None:
+    work = mwnode.mission().authorize(**CHECKED)
+    work.offer(mwnode.workers[0])
+    worker = desk(mwnode, behave=never).step()
+    token = mwnode.node.tokens.issue({"kind": "capability"})
+    worker.end(worker.launched[0].run_id, 3, tail=f"I was given {token}")
+    worker.step()
+    assert worker.refused == [("work.fail", "INVALID_COMMAND")]
+    assert work.state == "failed"
+    (failed,) = [event for event in work.mission.events() if event["kind"] == "work.failed"]
+    assert token not in str(failed)
+    assert "its report was refused" in failed["payload"]["reason"]
 
 
 @pytest.mark.req("R-6.1-07")

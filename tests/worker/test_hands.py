@@ -87,3 +87,63 @@ async def test_what_was_given_up_before_it_began_is_left_alone(tmp_path: Path) -
     await hands.collect("run")
     await hands.save_state("run", "checkpoint/state")
     assert runs.told == []
+
+
+class Issuer:
+    """The node's token service; something happens while it answers."""
+
+    def __init__(self, meanwhile: Any) -> None:
+        self.http = self
+        self._meanwhile = meanwhile
+
+    def post(self, path: str, question: object) -> dict[str, Any]:
+        self._meanwhile()
+        claims = {"allowedOperations": [], "allowedResources": [], "expiresAt": "2030-01-01T00:00:00Z"}
+        return {"token": "secret", "claims": claims}
+
+
+class Capabilities:
+    def __init__(self) -> None:
+        self.refusals: list[str] = []
+
+    def granted(self, *_: object) -> bool:
+        return True
+
+    def refused(self, run_id: str, code: object, why: str) -> None:
+        self.refusals.append(why)
+
+
+def holding(tmp_path: Path, issuer: Issuer, capability: Capabilities) -> Hands:
+    engine = SimpleNamespace(capability=capability, clock=SimpleNamespace(monotonic=lambda: 0.0))
+    return Hands(issuer, engine, SimpleNamespace(), tmp_path, lambda *_: None, lambda: None)  # type: ignore[arg-type]
+
+
+REQUEST = {"executionLeaseId": "urn:x:lease"}
+
+
+async def test_a_token_may_come_before_its_slot_is_prepared(tmp_path: Path) -> None:
+    slot, capability = slot_of(tmp_path), Capabilities()
+    hands = holding(tmp_path, Issuer(lambda: shutil.rmtree(slot.path)), capability)
+    hands._runs["run"] = (slot, Stop())
+    await hands.fetch_token("run", REQUEST)
+    assert b"secret" in (slot.token() or b"")
+    assert slot.path.stat().st_mode & 0o777 == 0o700
+    assert capability.refusals == []
+
+
+async def test_a_token_for_a_run_that_was_given_up_is_kept_nowhere(tmp_path: Path) -> None:
+    slot = slot_of(tmp_path)
+    hands = holding(tmp_path, Issuer(lambda: hands.drop("run")), Capabilities())
+    hands._runs["run"] = (slot, Stop())
+    await hands.fetch_token("run", REQUEST)
+    assert slot.token() is None
+
+
+async def test_a_token_that_cannot_be_kept_ends_nothing(tmp_path: Path) -> None:
+    slot, capability = slot_of(tmp_path), Capabilities()
+    hands = holding(tmp_path, Issuer(lambda: None), capability)
+    slot.capability_file.mkdir()
+    hands._runs["run"] = (slot, Stop())
+    await hands.fetch_token("run", REQUEST)
+    (why,) = capability.refusals
+    assert "cannot be kept" in why
