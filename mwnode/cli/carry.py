@@ -46,7 +46,7 @@ def export(target: Target, file: Path, groups: tuple[str, ...]) -> None:
             created_at=now().text(),
             progress=show,
         )
-    _told(target, file, made)
+    _told(target, file, made, rootKey=read_header(file).root.public_key)
 
 
 def _named(path: Path, groups: tuple[str, ...]) -> list[str]:
@@ -120,14 +120,15 @@ def _root(text: str, header: Header) -> Binding:
     return msgspec.structs.replace(header.root, validity_history=())
 
 
-def _told(target: Target, file: Path, made: Carried) -> None:
-    document = {
+def _told(target: Target, file: Path, made: Carried, **more: str) -> None:
+    document: dict[str, object] = {
         "file": str(file.absolute()),
         "groups": list(made.groups),
         "related": list(made.related),
         "events": made.events,
         "artifacts": made.artifacts,
         "bytes": made.bytes,
+        **more,
     }
     shown = {**document, "groups": len(made.groups), "related": len(made.related)}
     emit(target.as_json, document, facts(shown))

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mwnode.cli.exits import REFUSED
+from mwnode.cli.exits import REFUSED, Failure
 from mwnode.cli.output import emit, facts
 from mwnode.cli.progress import progress
 from mwnode.cli.target import Target, at_home
@@ -16,6 +16,7 @@ from mwnode.home import Home
 from mwnode.store import carry
 from mwnode.store.apart import verify_apart
 from mwnode.store.artifacts import Artifacts, DirectWriter
+from mwnode.store.bundle import is_bundle
 from mwnode.store.collecting import Collected, Collector
 from mwnode.store.environment import LmdbStore
 from mwnode.store.proving import cores
@@ -42,6 +43,10 @@ def verify(target: Target, file: Path | None, jobs: int | None, resume: Path | N
     With --resume a check that was interrupted spares itself the signatures and Artifacts that it has proven and that
     are unchanged; all else is looked at again. The state is deleted when the check has come to its end.
     """
+    if file is not None and is_bundle(file):
+        raise Failure(
+            f"{file} is an export, which is proven as it is imported: `mwnode import {file} --home OTHER --root KEY`"
+        )
     organization_id = None if file is not None else target.home.organization_id
     with progress() as show:
         report = verify_apart(

@@ -27,7 +27,7 @@ from mwnode.protocol.documents import Actor, Signature
 from mwnode.protocol.instants import parse
 from mwnode.store.carry import TargetExists
 from mwnode.store.environment import LmdbReading, LmdbStore, LmdbWriting
-from mwnode.store.errors import StoreCorrupt, StoreError, StoreFull
+from mwnode.store.errors import StoreCorrupt, StoreError, not_written
 from mwnode.store.fold import rebuild
 from mwnode.store.founding import Founding, keep_founding
 from mwnode.store.keychain import BrokenChain, follow_keys, root_of
@@ -138,9 +138,7 @@ def export(
             os.link(place / "bundle", target)
             make_durable(target.parent)
     except OSError as error:
-        raise StoreFull(
-            f"{target} could not be written: {error.strerror}; free some space or choose another"
-        ) from error
+        raise not_written(target, error) from error
     finally:
         store.close()
     related = tuple(group_id for group_id in chosen.groups if group_id not in named)
@@ -179,6 +177,12 @@ def _assemble(target: Path, header: bytes, content: Path) -> None:
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a file begins as a bundle does."""
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def read_header(bundle: Path) -> Header:
@@ -274,7 +278,7 @@ def bring_in(bundle: Path, target: Path, *, root: Binding | None, progress: Prog
         with _workshop(target) as place:
             return _bring_in(bundle, target, place, root, progress)
     except OSError as error:
-        raise StoreFull(f"{bundle} could not be imported: {error.strerror}; free some space") from error
+        raise not_written(target, error) from error
 
 
 def _bring_in(bundle: Path, target: Path, place: Path, root: Binding | None, progress: Progress) -> Carried:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from mwnode.files import make_durable
 from mwnode.store.environment import LmdbStore
-from mwnode.store.errors import StoreError, StoreFull
+from mwnode.store.errors import StoreError, StoreFull, not_written
 from mwnode.store.mapped_file import MAP_BYTES_FIRST, translated
 
 ENTRIES_PER_STEP: Final = 10_000
@@ -55,9 +55,7 @@ def backup(source: LmdbStore | Path, target: Path, *, compact: bool = False) -> 
     except lmdb.Error as error:
         raise translated(error, target) from error
     except OSError as error:
-        raise StoreFull(
-            f"{target} could not be written: {error.strerror}; free some space or choose another place"
-        ) from error
+        raise not_written(target, error) from error
     finally:
         part.unlink(missing_ok=True)
         part.with_name(part.name + "-lock").unlink(missing_ok=True)

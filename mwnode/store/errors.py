@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
 from typing import ClassVar
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class StoreError(Exception):
@@ -59,3 +63,13 @@ class StoreUnavailable(StoreError):
 
 class StoreMissing(StoreError):
     """There is no such file; ``mwnode init`` makes one."""
+
+
+def not_written(path: Path, error: OSError) -> StoreError:
+    """What a failed write to a place that somebody named means: no room there, or no such place."""
+    told = f"{path} could not be written: {error.strerror}"
+    if error.errno in _NO_ROOM:
+        return StoreFull(f"{told}; free some space or choose another place")
+    if error.errno == errno.ENOENT:
+        return StoreMissing(f"{told}: make the directory {path.parent} first, or choose another place")
+    return StoreReadOnly(f"{told}; choose another place")

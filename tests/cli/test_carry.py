@@ -42,6 +42,13 @@ def test_groups_travel_to_a_new_home_that_knows_only_the_root_key(home: Path, tm
     finally:
         served.stop()
     assert len(made["groups"]) == 2
+    assert made["rootKey"] == root_key(home)
+    told = cli("verify", out)
+    assert told.status == 1
+    assert "mwnode import" in told.err
+    nowhere = cli("export", tmp_path / "gone" / "out.bundle", "--home", home)
+    assert nowhere.status == 1
+    assert "make the directory" in nowhere.err
     again = cli("export", out, "--home", home)
     assert again.status == 1
     assert "exists already" in again.err

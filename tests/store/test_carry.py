@@ -10,7 +10,7 @@ import pytest
 
 from mwnode.store.carry import TargetExists, backup, compact, describe
 from mwnode.store.environment import LmdbStore
-from mwnode.store.errors import StoreBusy, StoreFull, StoreMissing
+from mwnode.store.errors import StoreBusy, StoreMissing
 from mwnode.store.verify import verify
 from mwnode.testing import Harness
 from tests.store.makers import G1, append, head
@@ -63,7 +63,7 @@ def test_a_backup_never_overwrites(tmp_path: Path) -> None:
 
 def test_a_backup_to_nowhere_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     store = LmdbStore.open(tmp_path / "node.mdb", durable=False)
-    with pytest.raises(StoreFull, match="could not be written"):
+    with pytest.raises(StoreMissing, match="could not be written: No such file or directory: make the directory"):
         backup(store, tmp_path / "missing" / "copy.mdb")
     assert not (tmp_path / "missing").exists()
     store.close()
