@@ -12,7 +12,7 @@ from mwnode.worker.effects import Assignment
 from tests.coordinator.desk import SINGLE, CoordinatorDesk, coordinate, make_plan
 from tests.coordinator.test_engine import work_together
 from tests.worker.desk import Run, desk
-from tests.worker.test_engine import register
+from tests.worker.test_upgrades import register
 
 HUMAN = SINGLE.replace(
     'description = "all pass", check = "exit 0" }',

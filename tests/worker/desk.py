@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from mwnode.authority.state import MEMBERSHIPS, MISSIONS, membership_key
-from mwnode.protocol.documents import CapabilityRef, Event
+from mwnode.authority.state import AGENTS, MEMBERSHIPS, MISSIONS, membership_key
+from mwnode.protocol.documents import AgentCard, CapabilityRef, Event
 from mwnode.protocol.errors import MissionWeaveError
 from mwnode.protocol.identifiers import artifact_uri
 from mwnode.testing import Harness, Participant
@@ -248,3 +248,15 @@ CHECKED = {
     "constraints": {"checks": {"green": "exit 0"}, "deliverables": {"report": {"path": "report"}}},
 }
 """Members of a contract that an executor's exit status 0 proves."""
+
+
+def never(assignment: Assignment) -> Run:
+    """An executor that runs until it is ended."""
+    return Run(status=None)
+
+
+def card_of(mwnode: Harness) -> AgentCard:
+    with mwnode.node.read() as view:
+        row = view.get(AGENTS, mwnode.workers[0].id)
+    assert row is not None
+    return row.card
