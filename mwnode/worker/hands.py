@@ -95,7 +95,7 @@ class Hands:
                 lambda line: self._reported(assignment.run_id, line),
                 lambda seconds: self.engine.runs.sampled(assignment.run_id, seconds),
             )
-        slot.revoke()
+        self._revoke(slot)
         self.engine.runs.exited(assignment.run_id, ended)
         self._wake()
 
@@ -150,7 +150,14 @@ class Hands:
     def revoke(self, run_id: str) -> None:
         """A run's Capability Token is over."""
         if run_id in self._runs:
-            self._runs[run_id][0].revoke()
+            self._revoke(self._runs[run_id][0])
+
+    def _revoke(self, slot: Slot) -> None:
+        try:
+            slot.revoke()
+        except OSError as error:
+            # The token ends by itself, soon; the Worker must not end for what an executor left behind.
+            self._log("not_revoked", {"file": str(slot.capability_file), "because": str(error)})
 
     async def _context_package(self, context_package_id: str | None) -> dict[str, Any] | None:
         if context_package_id is None:
@@ -240,11 +247,18 @@ class Hands:
             await asyncio.sleep(DIE_SECONDS)
         finally:
             # Also when the Worker ends meanwhile: no slot outlives it.
-            if keep:
-                where = await _to_the_end(slot.set_aside, self.stale)
-                self._log("kept_aside", {"directory": str(where)})
-            else:
-                await _to_the_end(slot.discard)
+            await self._remove(slot, keep)
+
+    async def _remove(self, slot: Slot, keep: bool) -> None:
+        if not keep:
+            await _to_the_end(slot.discard)
+            return
+        try:
+            where = await _to_the_end(slot.set_aside, self.stale)
+        except OSError as error:
+            self._log("not_kept_aside", {"directory": str(slot.path), "because": str(error)})
+        else:
+            self._log("kept_aside", {"directory": str(where)})
 
 
 async def _to_the_end(work: Callable[..., Answer], *arguments: Any) -> Answer:

@@ -162,7 +162,11 @@ class Slot:
 
     def revoke(self) -> None:
         """Remove the Capability Token. Idempotent."""
-        self.capability_file.unlink(missing_ok=True)
+        try:
+            self.capability_file.unlink(missing_ok=True)
+        except (IsADirectoryError, PermissionError):
+            # An executor may have left a folder there (macOS says EPERM); what is in it is as little a token as that.
+            shutil.rmtree(self.capability_file)
 
     def add_output(self, name: str, content: bytes) -> None:
         """Write a file under outputs/ in place of whatever is there. Raises SlotError."""

@@ -12,7 +12,7 @@ import msgspec
 from mwnode.client.errors import Unreachable
 from mwnode.protocol.documents import WorkContract
 from mwnode.testing import Harness
-from mwnode.worker.effects import Assignment
+from mwnode.worker.effects import Assignment, Exit, Launch
 from mwnode.worker.executor import Stop
 from mwnode.worker.hands import Hands
 from mwnode.worker.slots import Slot
@@ -147,3 +147,27 @@ async def test_a_token_that_cannot_be_kept_ends_nothing(tmp_path: Path) -> None:
     await hands.fetch_token("run", REQUEST)
     (why,) = capability.refusals
     assert "cannot be kept" in why
+
+
+class Ends:
+    """An executor that leaves a folder where its token was."""
+
+    async def run(self, slot: Slot, *_: object) -> Exit:
+        slot.capability_file.mkdir(parents=True)
+        (slot.capability_file / "junk").write_text("x")
+        return Exit(0, 1.0, 0.5)
+
+
+async def test_a_folder_in_place_of_the_token_ends_nothing(tmp_path: Path) -> None:
+    slot, ended = slot_of(tmp_path), []
+    runs = SimpleNamespace(exited=lambda run_id, told: ended.append(told.status))
+    engine = SimpleNamespace(runs=runs)
+    hands = Hands(Node(lambda: None), engine, Ends(), tmp_path, lambda *_: None, lambda: None)  # type: ignore[arg-type]
+    for _ in range(2):
+        await hands.launch(Launch(assignment=slot.assignment))
+    assert ended == [0, 0]
+    assert not slot.capability_file.exists()
+    (tmp_path / "stale").mkdir()
+    slot.capability_file.mkdir()
+    await hands.clear(slot, keep=True)
+    assert len(list((tmp_path / "stale").iterdir())) == 1
