@@ -13,6 +13,7 @@ import logging
 import socket
 import ssl
 import time
+from asyncio import sslproto
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -36,6 +37,8 @@ PIECE_BYTES = 8 * 1024
 """How much of what came is looked at before the peer's budget is looked at again."""
 PLAIN_BYTES = 64 * 1024
 """How much of a request without TLS is taken, to answer it."""
+TLS_BUFFER_BYTES = 32 * 1024
+"""What asyncio sets aside for each TLS connection; its own 256 KiB would be most of the memory of idle Agents."""
 TLS_HANDSHAKE = 0x16
 """First byte of every TLS connection (RFC 8446, 5.1)."""
 
@@ -209,6 +212,9 @@ class Listener:
 
     async def open(self, host: str, port: int) -> int:
         """Listen; the port that was taken. OSError when it cannot be."""
+        if self._tls is not None:
+            # For the whole process, as asyncio has no other way to say it: each connection takes its buffer at once.
+            sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:

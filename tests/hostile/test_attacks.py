@@ -13,11 +13,14 @@ from tests.hostile.attacks import ATTACKS
 from tests.hostile.honest import Speakers, arrive
 from tests.hostile.measure import attacking
 from tests.hostile.scene import Running, Scene, make_scene, running
+from tests.hostile.wire import Peer
 
 CROWD = 40
 MOMENT_SECONDS = 0.3
 PRIVATE_BYTES = 160 * 1024 * 1024
 """More than any of the attacks may bring a young node to."""
+IDLE_BYTES = 128 * 1024
+"""More than what an Agent that is connected and silent may cost in memory."""
 SAMPLE = 4
 SEED = 17
 
@@ -32,6 +35,23 @@ def node(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
     log = tmp_path_factory.mktemp("log") / "node.log"
     with running(scene, log) as started:
         yield started, log
+
+
+@pytest.mark.req("R-17.3-02")
+def test_an_idle_agent_costs_little_memory(scene: Scene, node: tuple[Running, Path]) -> None:
+    started, _ = node
+
+    async def crowd() -> None:
+        # The first ones pay for what all share.
+        peers = [await Peer.agent(started.place, key) for key in scene.listeners]
+        before = started.private_bytes
+        peers += [await Peer.agent(started.place, key) for key in scene.crowd(CROWD)]
+        grown = started.private_bytes - before
+        for peer in peers:
+            peer.abort()
+        assert grown < CROWD * IDLE_BYTES
+
+    asyncio.run(crowd())
 
 
 @pytest.mark.long
