@@ -14,27 +14,31 @@ from tests.hostile.attacks import ATTACKS, Attack
 from tests.hostile.scene import Scene
 from tests.hostile.wire import Place, read_ca
 
+LOOK_SECONDS = 0.02
 NICENESS = 19
 """What an attacker does on a machine of its own must not take the processor from those who are measured."""
 
 
 async def run(name: str, home: Path, port: int, group_id: str) -> None:
-    said = False
+    begun = asyncio.Event()
+    attack = Attack(Scene(home, group_id), Place.of(port, read_ca(home)), ready=begun.set)
 
-    def ready() -> None:
-        nonlocal said
-        if not said:
-            said = True
-            print("ready", flush=True)
+    async def report() -> None:
+        await begun.wait()
+        while not attack.count:
+            # What an earlier attack owes, this one may have to wait for.
+            await asyncio.sleep(LOOK_SECONDS)
+        print("ready", flush=True)
 
-    attack = Attack(Scene(home, group_id), Place.of(port, read_ca(home)), ready=ready)
+    reporting = asyncio.ensure_future(report())
     assault = asyncio.ensure_future(ATTACKS[name](attack))
     ended = asyncio.ensure_future(asyncio.to_thread(sys.stdin.read))
     await asyncio.wait((assault, ended), return_when=asyncio.FIRST_COMPLETED)
     if assault.done():
         assault.result()
-    assault.cancel()
-    await asyncio.gather(assault, return_exceptions=True)
+    for task in (assault, reporting):
+        task.cancel()
+    await asyncio.gather(assault, reporting, return_exceptions=True)
     print(json.dumps(attack.count), flush=True)
 
 

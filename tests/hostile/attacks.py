@@ -281,7 +281,7 @@ async def flood_unread(attack: Attack) -> None:
         peer = await Peer.agent(attack.place, attack.scene.mallory)
         transport = peer.writer.transport
         assert isinstance(transport, asyncio.Transport)
-        transport.pause_reading()  # type: ignore[attr-defined]
+        transport.pause_reading()
         try:
             while True:
                 await peer.write(_pings(peer, 50, 4000))
