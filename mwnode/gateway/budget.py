@@ -10,7 +10,7 @@ from __future__ import annotations
 
 PEER_SHARE = 0.05
 """Share of the loop's time that one authenticated Principal may cost without any use."""
-ADDRESS_SHARE = 0.1
+ADDRESS_SHARE = 0.05
 """The same for all peers of one address together that have not authenticated."""
 BURST_SECONDS = 0.25
 """What a peer that was quiet may cost at once."""
