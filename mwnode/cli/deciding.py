@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any, get_args
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, get_args
 
 import click
 import msgspec
 
+from mwnode.cli.asking import Consent, sign_exactly
 from mwnode.cli.compose import new_id, now, principal
 from mwnode.cli.exits import Failure
 from mwnode.cli.missions import act, find_mission, told
@@ -15,6 +17,7 @@ from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.output import emit, facts
 from mwnode.cli.principals import human_key
 from mwnode.cli.reach import Reach, reach
+from mwnode.cli.submissions import budget_used, read_log, work_shown
 from mwnode.cli.target import Target, at_node
 from mwnode.narrative import mission_title, work_item_name
 from mwnode.protocol.commands import CORE, Priority
@@ -22,6 +25,8 @@ from mwnode.protocol.documents import Budget
 from mwnode.protocol.identifiers import EVIDENCE_SCHEMA, RETRY_SCHEMA, mission_conversation_id
 from mwnode.protocol.instants import parse_duration
 from mwnode.trust.keys import SigningKey, sign_mapping
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 LIMITS = tuple(one.encode_name for one in msgspec.structs.fields(Budget) if one.encode_name != "currency")
 _ENDED = frozenset({"verified", "cancelled"})
@@ -56,14 +61,23 @@ def _limits(given: tuple[str, ...], currency: str | None) -> dict[str, Any]:
     return budget
 
 
-def _ask(target: Target, lines: list[str], question: str, yes: bool) -> None:
-    """Show what is decided, and ask unless --yes said it; UsageError where nobody can be asked."""
-    for text in lines:
-        click.echo(text, err=target.as_json)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("nobody can be asked without a terminal: give --yes to sign exactly this")
-        click.confirm(question, abort=True, err=True)
+def consent_options(command: F) -> F:
+    """Give a command --yes and --revision; it takes them as one argument, `consent`."""
+
+    @wraps(command)
+    def call(*arguments: Any, yes: bool, revision: int | None, **others: Any) -> Any:
+        return command(*arguments, consent=Consent(yes, revision), **others)
+
+    yes = click.option("--yes", is_flag=True, help="Sign without being asked; needed where there is no terminal.")
+    named = click.option(
+        "--revision",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="In place of --yes: sign only if this is the revision, as it was shown.",
+    )
+    wrapped: Any = yes(named(call))
+    result: F = wrapped
+    return result
 
 
 @click.command()
@@ -72,10 +86,10 @@ def _ask(target: Target, lines: list[str], question: str, yes: bool) -> None:
 @click.option("--operation", "operations", multiple=True, metavar="OP", help="Only this; default: all that it wants.")
 @click.option("--for", "seconds", default="PT1H", show_default=True, metavar="DURATION", help="How long it is good.")
 @click.option("--comment", default="", help="A remark that is signed with the Approval.")
-@click.option("--yes", is_flag=True, help="Sign without being asked; needed where there is no terminal.")
+@consent_options
 @at_node
 def permit(
-    target: Target, name: str, work: str, operations: tuple[str, ...], seconds: str, comment: str, yes: bool
+    target: Target, name: str, work: str, operations: tuple[str, ...], seconds: str, comment: str, consent: Consent
 ) -> None:
     """Let a WorkItem that needs a human's word run: for its present owner, these operations, and so long."""
     key = human_key(target, "permitting")
@@ -94,15 +108,19 @@ def permit(
         if not named:
             raise Failure(f"the contract of {work_item_name(item)} allows no operation that could be permitted")
         expires_at, owner = now().plus(lasting).text(), item["owner"]
+        used = read_log(node, view["mission"]["groupId"]).used
         shown = {
             "Mission": mission_title(view["mission"]),
             "Work": f"{work_item_name(item)} ({item['workItemId']})",
+            "Goal": item["contract"]["goal"],
+            "Revision": f"{item['revision']} (contract version {item['contract']['contractVersion']})",
+            "Budget used": budget_used(item["contract"]["budget"], used.get(item["workItemId"], {})),
             "Risk": item["contract"]["sideEffectRisk"],
             "Owner": f"{owner['agentId']} (epoch {owner['ownershipEpoch']})",
             "Operations": [f"{', '.join(one['operations'])} on {one['resource']}" for one in granted],
             "Until": expires_at,
         }
-        _ask(target, facts(shown), "Permit exactly this?", yes)
+        sign_exactly(target, facts(shown), "Permit exactly this?", consent, item["revision"])
         occurred_at, mission = now().text(), view["mission"]
         document = {
             "approvalId": new_id(),
@@ -162,9 +180,22 @@ def _narrowed(wanted: list[dict[str, Any]], operations: tuple[str, ...]) -> list
 @click.option("--criterion", "criteria", multiple=True, metavar="ID", help="Repeatable; default: all for a human.")
 @click.option("--passed/--failed", "passed", default=None, help="Whether they are met; one of them must be said.")
 @click.option("--comment", default="", help="What you looked at, and why; signed with the Evidence.")
+@consent_options
 @at_node
-def review(target: Target, name: str, work: str, criteria: tuple[str, ...], passed: bool | None, comment: str) -> None:
-    """Say whether a submitted WorkItem meets criteria that a human is to judge; signs Evidence for the Coordinator."""
+def review(
+    target: Target,
+    name: str,
+    work: str,
+    criteria: tuple[str, ...],
+    passed: bool | None,
+    comment: str,
+    consent: Consent,
+) -> None:
+    """Say whether a submitted WorkItem meets criteria that a human is to judge; signs Evidence for the Coordinator.
+
+    Shows the contract, the Artifacts, the Evidence so far and the budget used, and asks first. Without a terminal
+    --yes must say so, or --revision the revision that you have looked at.
+    """
     if passed is None:
         raise click.UsageError("say --passed or --failed")
     key = human_key(target, "reviewing")
@@ -182,6 +213,10 @@ def review(target: Target, name: str, work: str, criteria: tuple[str, ...], pass
         if unknown or not mine:
             what = f"{unknown[0]!r} is no criterion" if unknown else "nothing"
             raise Failure(f"{what} that a human judges here; those are: {', '.join(sorted(mine)) or 'none'}")
+        judged, result = list(criteria) or sorted(mine), "passed" if passed else "failed"
+        log = read_log(node, view["mission"]["groupId"])
+        shown = [*work_shown(view, item, log, judged), f"You say: {', '.join(judged)} {result}. {comment}".rstrip()]
+        sign_exactly(target, shown, "Sign exactly this?", consent, item["revision"])
         created_at, mission = now().text(), view["mission"]
         document = {
             "evidenceId": new_id(),
@@ -190,9 +225,9 @@ def review(target: Target, name: str, work: str, criteria: tuple[str, ...], pass
             "workItemId": item["workItemId"],
             "type": "human_review",
             "subject": {"type": "work_item", "id": item["workItemId"]},
-            "criterionIds": list(criteria) or sorted(mine),
+            "criterionIds": judged,
             "method": comment or "looked at by a human",
-            "result": "passed" if passed else "failed",
+            "result": result,
             "artifactHashes": item["submission"]["artifactHashes"],
             "generatedBy": principal(key),
             "createdAt": created_at,

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from mwnode.authority.table import MISSION_STATES
-from mwnode.cli.asking import sure
+from mwnode.cli.asking import Consent, sign_exactly, sure
 from mwnode.cli.compose import new_id, now, principal
-from mwnode.cli.deciding import VERBS
+from mwnode.cli.deciding import VERBS, consent_options
 from mwnode.cli.exits import Failure
 from mwnode.cli.follow import follow
 from mwnode.cli.missions import (
     TERMINAL,
-    Submission,
     act,
     archive_group,
     events_of,
     find_mission,
     missions,
-    submission_of,
     told,
 )
-from mwnode.cli.output import emit, facts, line, table
+from mwnode.cli.output import emit, facts, line, plain_line, table
 from mwnode.cli.plans import read_plan
 from mwnode.cli.principals import find_agent, human_key, identifier
 from mwnode.cli.reach import reach
+from mwnode.cli.submissions import Submission, mission_shown, submission_of
 from mwnode.cli.target import Target, at_node
 from mwnode.cli.where import is_served, nobody_serves
 from mwnode.coordinator.plan import Plan
@@ -158,26 +156,21 @@ def _unmet(target: Target, mission_id: str, state: str, until: str | None) -> st
 @mission.command()
 @click.argument("name", metavar="ID")
 @click.option("--comment", default="", help="A remark that is signed with the Approval.")
-@click.option("--yes", is_flag=True, help="Approve without being asked; needed where there is no terminal.")
+@consent_options
 @at_node
-def approve(target: Target, name: str, comment: str, yes: bool) -> None:
+def approve(target: Target, name: str, comment: str, consent: Consent) -> None:
     """Approve exactly the revision and Artifact set that was submitted, after showing them.
 
-    Asks first. Without a terminal there is nobody to ask: then --yes must say so.
+    Asks first. Without a terminal there is nobody to ask: then --yes must say so, or --revision the revision that you
+    have looked at.
     """
     key = human_key(target, "approving")
     with reach(target, key) as node:
         view = find_mission(node, name)
         child = "parent" in view["mission"]
         submitted = submission_of(node, view)
-        if not target.as_json:
-            _echo(_submitted(view, submitted))
-        if not yes:
-            if not sys.stdin.isatty():
-                raise click.UsageError("nobody can be asked without a terminal: give --yes to approve exactly this")
-            if target.as_json:
-                _echo(_submitted(view, submitted), err=True)
-            click.confirm("Approve exactly this?", abort=True, err=True)
+        shown = mission_shown(view, submitted)
+        sign_exactly(target, shown, "Approve exactly this?", consent, submitted.mission_revision)
         approval = _approval(key, view, submitted, "approved", comment)
         # A child is its Parent Coordinator's to approve; a human at the root adds a decision of its own (R-14-15).
         kind = f"{CORE}.root_approval_grant" if child else "mission.approve"
@@ -195,9 +188,10 @@ def approve(target: Target, name: str, comment: str, yes: bool) -> None:
 @mission.command("request-changes")
 @click.argument("name", metavar="ID")
 @click.argument("feedback", metavar="TEXT")
+@consent_options
 @at_node
-def request_changes(target: Target, name: str, feedback: str) -> None:
-    """Send a submitted Mission back, saying what is to change.
+def request_changes(target: Target, name: str, feedback: str, consent: Consent) -> None:
+    """Send a submitted Mission back, saying what is to change. Shows what was submitted, and asks on a terminal.
 
     Work whose name in the plan stands in TEXT is done again, and so is all that depends on it. Without such a name,
     the last work is: that on which nothing depends.
@@ -205,7 +199,10 @@ def request_changes(target: Target, name: str, feedback: str) -> None:
     key = human_key(target, "requesting changes")
     with reach(target, key) as node:
         view = find_mission(node, name)
-        approval = _approval(key, view, submission_of(node, view), "changes_requested", feedback)
+        submitted = submission_of(node, view)
+        shown = [*mission_shown(view, submitted), f"To be changed: {plain_line(feedback)}"]
+        sign_exactly(target, shown, "Send exactly this back?", consent, submitted.mission_revision, optional=True)
+        approval = _approval(key, view, submitted, "changes_requested", feedback)
         payload = {"approval": approval, "feedback": feedback}
         receipt = act(node, key, view, "mission.request_changes", payload)
     told(target, view, receipt)
@@ -340,30 +337,6 @@ def _approval(
         "occurredAt": occurred_at,
     }
     return sign_mapping(document, key, occurred_at)
-
-
-def _echo(lines: list[str], err: bool = False) -> None:
-    for text in lines:
-        click.echo(text, err=err)
-
-
-def _submitted(view: dict[str, Any], submitted: Submission) -> list[str]:
-    mission = view["mission"]
-    rows = [
-        [one["work"], one["files"], one["mediaType"], one["sizeBytes"], one["contentHash"]]
-        for one in submitted.artifacts
-    ]
-    return [
-        *facts(
-            {
-                "Mission": f"{mission_title(mission)} ({mission['missionId']})",
-                "Objective": mission["objective"],
-                "Revision": submitted.mission_revision,
-                "Artifacts": len(submitted.artifact_hashes),
-            }
-        ),
-        *(f"  {row}" for row in table(["work", "file", "mediaType", "bytes", "contentHash"], rows)),
-    ]
 
 
 def _shown(view: dict[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mwnode.cli.compose import principal
 from mwnode.cli.exits import Failure
@@ -152,55 +152,6 @@ def _archive_payload(node: Reach, snapshot: dict[str, Any]) -> dict[str, Any]:
         file = Path(directory) / "snapshot.json"
         file.write_bytes(encoded)
         return {"snapshotHash": node.put_artifact(file)["contentHash"]}
-
-
-class Submission(NamedTuple):
-    """What a Coordinator submitted, and what is known of each Artifact of it."""
-
-    mission_revision: int
-    artifact_hashes: list[str]
-    artifacts: list[dict[str, Any]]
-    """Of each Artifact: `contentHash`, `work`, `files`, `mediaType`, `sizeBytes`; only the hash where no manifest
-    can be read."""
-
-
-def submission_of(node: Reach, view: dict[str, Any]) -> Submission:
-    """The revision and Artifact set that the Coordinator submitted for approval; Failure when none waits."""
-    mission = view["mission"]
-    if mission["state"] != "awaiting_approval":
-        raise Failure(
-            f"{mission['missionId']} is {mission['state']}, so nothing of it waits for approval: see `mwnode waiting`"
-        )
-    submitted = None
-    manifests: dict[str, list[dict[str, Any]]] = {}
-    for event in events_of(node, mission["groupId"]):
-        if event["kind"] == "mission.submitted_for_approval":
-            submitted = event["payload"]
-        elif event["kind"] == "artifact.published":
-            manifest = event["payload"]["artifact"]
-            manifests.setdefault(manifest["contentHash"], []).append(manifest)
-    if submitted is None:
-        raise Failure(f"the submission of {mission['missionId']} lies beyond what you may read")
-    names = {item["workItemId"]: work_item_name(item) for item in view["workItems"]}
-    hashes = submitted["artifactHashes"]
-    artifacts = [_described(content_hash, manifests.get(content_hash, []), names) for content_hash in hashes]
-    return Submission(submitted["missionRevision"], hashes, artifacts)
-
-
-def _described(content_hash: str, manifests: list[dict[str, Any]], names: dict[str, str]) -> dict[str, Any]:
-    """One Artifact for people: who made it and under which names it was written."""
-    if not manifests:
-        return {"contentHash": content_hash, "work": [], "files": [], "mediaType": None, "sizeBytes": None}
-    works = dict.fromkeys(names.get(one["workItemId"], short(one["workItemId"])) for one in manifests)
-    files = dict.fromkeys(path for one in manifests for path in file_names(one))
-    newest = manifests[-1]
-    return {
-        "contentHash": content_hash,
-        "work": list(works),
-        "files": list(files),
-        "mediaType": newest["mediaType"],
-        "sizeBytes": newest["sizeBytes"],
-    }
 
 
 def file_names(manifest: dict[str, Any]) -> list[str]:

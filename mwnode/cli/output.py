@@ -61,5 +61,5 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, (list, tuple)):
-        return " ".join(map(str, value)) or "-"
-    return str(value)
+        return plain_line(" ".join(map(str, value))) or "-"
+    return plain_line(str(value))

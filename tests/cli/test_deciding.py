@@ -14,6 +14,7 @@ from mwnode.protocol.identifiers import mission_conversation_id
 from mwnode.testing import Harness, MissionHandle, WorkHandle
 from tests.cli.finished import harness, named
 from tests.cli.support import cli
+from tests.cli.test_sure import Terminal
 
 
 class Made:
@@ -258,6 +259,95 @@ def test_a_human_permits_what_waits_for_it_and_sees_what(risky: tuple[Path, str,
     (given,) = approvals(home, mission_id)
     assert given["resources"] == [{"resource": "urn:example:site", "operations": ["write.page"]}]
     assert "mwnode mission permit" not in cli("waiting", "--mine", "--home", home).out
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> tuple[Path, WorkHandle, str]:
+    """A HOME at rest where a submitted WorkItem waits for a human's word."""
+    node = harness(tmp_path / "home")
+    worker = node.workers[0]
+    mission = node.mission(title="Judge")
+    mission.add(worker)
+    criterion = {"criterionId": "nice", "description": "It reads well", "evidenceRequired": ["human_review"]}
+    work = mission.authorize(acceptanceCriteria=[criterion])
+    work.offer(worker)
+    work.accept(worker)
+    work.start(worker)
+    content_hash = work.publish(b"A text.\n", worker, extensions=named("text.txt"))
+    work.submit([content_hash], worker)
+    node.close()
+    return tmp_path / "home", work, content_hash
+
+
+def reviews(home: Path) -> list[dict[str, Any]]:
+    """The Evidence that a human told the Coordinator of."""
+    events = [json.loads(line) for line in cli("events", "Judge", "--home", home, "--json").out.splitlines()]
+    blocks = [block for event in events for block in event["payload"].get("message", {}).get("content", ())]
+    return [block["data"] for block in blocks if block["type"] == "data_ref"]
+
+
+def test_a_review_shows_what_is_signed_and_wants_to_be_told(judged: tuple[Path, WorkHandle, str]) -> None:
+    home, work, content_hash = judged
+    command = ("mission", "review", "Judge", work.work_item_id, "--passed", "--comment", "I read it", "--home", home)
+    refused = cli(*command)
+    assert refused.status == 2
+    assert "give --yes" in refused.err
+    for shown in ("It reads well", "text.txt", "text/plain", content_hash, "Run the unit tests", "Budget used"):
+        assert shown in refused.out
+    revision = cli("mission", "show", "Judge", "--home", home, "--json").json["workItems"][0]["revision"]
+    assert f"--revision {revision}" in refused.err
+    other = cli(*command, "--revision", str(revision - 1))
+    assert other.status == 1
+    assert "nothing was signed" in other.err
+    assert not reviews(home)
+    done = cli(*command, "--revision", str(revision), "--json").json
+    (evidence,) = reviews(home)
+    assert (evidence["evidenceId"], evidence["artifactHashes"]) == (done["evidenceId"], [content_hash])
+    assert (evidence["criterionIds"], evidence["result"], evidence["method"]) == (["nice"], "passed", "I read it")
+
+
+@pytest.mark.parametrize("answer, signed", [("n\n", 0), ("y\n", 1)])
+def test_a_review_asks_on_a_terminal(
+    judged: tuple[Path, WorkHandle, str], monkeypatch: pytest.MonkeyPatch, answer: str, signed: int
+) -> None:
+    home, work, _ = judged
+    with monkeypatch.context() as patched:
+        patched.setattr("sys.stdin", Terminal(answer))
+        done = cli("mission", "review", "Judge", work.work_item_id, "--failed", "--home", home)
+    assert "You say: nice failed." in done.out
+    assert "Sign exactly this?" in done.err
+    assert done.status == (0 if signed else 1)
+    assert len(reviews(home)) == signed
+
+
+def test_a_named_revision_is_the_only_one_that_is_approved_or_sent_back(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for command in (("approve", made.submitted), ("request-changes", made.submitted, "more")):
+        refused = cli("mission", *command, "--revision", "1", "--home", made.home)
+        assert refused.status == 1
+        assert "not at 1 as --revision says: nothing was signed" in refused.err
+    with monkeypatch.context() as patched:
+        patched.setattr("sys.stdin", Terminal("n\n"))
+        declined = cli("mission", "request-changes", made.submitted, "Name the \x1b[2Jlicence", "--home", made.home)
+    assert declined.status == 1
+    assert "nothing was signed" in declined.err
+    assert "To be changed: Name the  [2Jlicence" in declined.out
+    assert made.content_hash in declined.out
+    view = cli("mission", "show", made.submitted, "--home", made.home, "--json").json
+    revision = str(view["mission"]["revision"])
+    assert view["mission"]["state"] == "awaiting_approval"
+    approved = cli("mission", "approve", made.submitted, "--revision", revision, "--home", made.home, "--json").json
+    assert approved["missionRevision"] == view["mission"]["revision"]
+
+
+def test_what_is_approved_is_shown_with_evidence_budget_and_what_done_means(made: Made) -> None:
+    shown = cli("mission", "approve", made.submitted, "--home", made.home).out
+    assert "0 of 10000 toolCall" in shown
+    assert "The archive exists and its tests pass" in shown
+    row = next(line for line in shown.splitlines() if "reviewer_assessment" in line)
+    for word in ("green", "passed", "coordinator"):
+        assert word in row
 
 
 def test_only_what_was_submitted_is_reviewed_and_only_by_criteria_for_humans(made: Made) -> None:
