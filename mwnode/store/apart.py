@@ -20,6 +20,7 @@ from msgspec import Struct
 from mwnode.store import errors
 from mwnode.store.checking import Finding, Progress, Report
 from mwnode.store.errors import StoreError
+from mwnode.store.ownership import drop_readers
 from mwnode.store.verify import unreadable, verify
 
 STALLED_SECONDS: Final = 180.0
@@ -55,13 +56,17 @@ def verify_apart(
     """
     command = [sys.executable, "-m", "mwnode.store.apart", str(path), organization_id or "", str(jobs)]
     command += [] if resume is None else [str(resume)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
-        try:
-            assert child.stdout is not None
-            return _listen(child, child.stdout, path, progress, stalled_seconds)
-        finally:
-            if child.poll() is None:
-                child.kill()
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+            try:
+                assert child.stdout is not None
+                return _listen(child, child.stdout, path, progress, stalled_seconds)
+            finally:
+                if child.poll() is None:
+                    child.kill()
+    finally:
+        # A child that was ended could not do so itself.
+        drop_readers(path)
 
 
 def _listen(

@@ -149,12 +149,17 @@ class MappedFile:
         writable_directory = os.access(self.path.parent, os.W_OK)
         # A read-only medium has no lock file and no writer either.
         locked = not self.read_only or writable_directory
-        if locked:
-            ownership.allocate_readers(self.path, READERS_MAX)
+        with ownership.opening(self.path):
+            if locked:
+                ownership.allocate_readers(self.path, READERS_MAX)
+            self._open_map(max(min(wanted, self.map_bytes_max), size), locked)
+        self._check_length()
+
+    def _open_map(self, map_size: int, locked: bool) -> None:
         try:
             self.lmdb = lmdb.open(
                 str(self.path),
-                map_size=max(min(wanted, self.map_bytes_max), size),
+                map_size=map_size,
                 subdir=False,
                 readonly=self.read_only,
                 sync=self.durable,
@@ -170,7 +175,6 @@ class MappedFile:
             )
         except lmdb.Error as error:
             raise translated(error, self.path) from error
-        self._check_length()
 
     def _check_length(self) -> None:
         """Refuse a file that was cut off: touching a page behind its end would kill the process.
@@ -472,6 +476,8 @@ class MappedFile:
                         self._gate.wait()
                     if hasattr(self, "lmdb"):
                         self._close_map()
+                    if self.read_only:
+                        ownership.drop_readers(self.path)
             if self._owner is not None:
                 self._owner.release()
                 self._owner = None

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,7 @@ from msgspec import Struct
 from mwnode.store.errors import StoreBusy, StoreFull, StoreReadOnly
 
 SUFFIX: Final = ".owner"
+_log = logging.getLogger("mwnode.store")
 
 REMOTE_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs"}
@@ -30,6 +33,9 @@ DOUBTFUL_FILE_SYSTEMS: Final = frozenset({"9p", "virtiofs", "overlay"})
 READER_BYTES: Final = 64
 READERS_HEAD_BYTES: Final = 128
 """How LMDB lays out its table of readers."""
+READERS_SUFFIX: Final = "-lock"
+_BLOCK_BYTES: Final = 512
+"""What ``st_blocks`` counts."""
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -87,7 +93,13 @@ def allocate_readers(store: Path, readers: int) -> None:
     """
     if not hasattr(os, "posix_fallocate"):
         return
-    path = store.with_name(store.name + "-lock")
+    path = store.with_name(store.name + READERS_SUFFIX)
+    needed = READERS_HEAD_BYTES + readers * READER_BYTES
+    with suppress(OSError):
+        there = os.stat(path)
+        # Not even opened then: closing it again would end what this process has locked in it.
+        if there.st_size >= needed and there.st_blocks * _BLOCK_BYTES >= needed:
+            return
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -95,12 +107,53 @@ def allocate_readers(store: Path, readers: int) -> None:
             raise StoreFull(f"no room left for {path}: free some space") from error
         return
     try:
-        os.posix_fallocate(file, 0, READERS_HEAD_BYTES + readers * READER_BYTES)
+        os.posix_fallocate(file, 0, needed)
     except OSError as error:
         if error.errno in _NO_ROOM:
             raise StoreFull(f"no room left for {path}: free some space") from error
     finally:
         os.close(file)
+
+
+@contextmanager
+def opening(store: Path) -> Iterator[None]:
+    """Held while a file is being opened, so that nobody takes the table of readers away between its two uses."""
+    try:
+        file = os.open(store, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        # A new file, or one that LMDB will say more about.
+        yield
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(file)
+
+
+def drop_readers(store: Path) -> None:
+    """Remove LMDB's table of readers beside a file that nobody owns or ever did, such as a backup, once nobody uses it:
+    who only read a file leaves nothing beside it.
+
+    LMDB locks the first byte of the table for as long as it has it open, so that whoever can lock it is alone; and
+    nobody opens it meanwhile (``opening``). Call it when this process has closed the file.
+    """
+    path = store.with_name(store.name + READERS_SUFFIX)
+    if store.with_name(store.name + SUFFIX).exists() or not path.exists():
+        return
+    held_here: list[int] = []
+    try:
+        held_here.append(os.open(store, os.O_RDONLY | os.O_CLOEXEC))
+        fcntl.flock(held_here[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held_here.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        fcntl.lockf(held_here[1], fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+        path.unlink()
+    except OSError as error:
+        # Somebody else reads it, and removes it in the end; or the directory may not be changed.
+        _log.debug("%s stays: %s", path, error)
+    finally:
+        for file in reversed(held_here):
+            os.close(file)
 
 
 def holder(store: Path) -> Holder | None:

@@ -11,12 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from mwnode.protocol.limits import Limits
 from mwnode.store import ahead, mapped_file, ownership
+from mwnode.store.apart import verify_apart
 from mwnode.store.environment import LmdbStore
 from mwnode.store.errors import (
     StoreBusy,
@@ -102,6 +104,91 @@ def test_another_process_reads_while_the_owner_writes(store: LmdbStore, path: Pa
     )
     seen = subprocess.run([sys.executable, "-c", script, str(path), G1], capture_output=True, check=True)
     assert seen.stdout == b"5\n"
+
+
+READER = (
+    "import sys; from pathlib import Path; from mwnode.store.environment import LmdbStore\n"
+    "store = LmdbStore.open(Path(sys.argv[1]), read_only=True)\n"
+    "with store.read() as view: print(view.head(sys.argv[2]), flush=True); sys.stdin.read()\n"
+    "store.close()"
+)
+
+
+@contextmanager
+def reader(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that reads the file until its standard input is closed."""
+    command = [sys.executable, "-c", READER, str(path), G1]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"5\n"
+        yield process
+
+
+@pytest.fixture
+def copy(store: LmdbStore, tmp_path: Path) -> Path:
+    """A backup, in a directory where nothing else lies."""
+    append(store, 1, 5)
+    directory = tmp_path / "stick"
+    directory.mkdir()
+    store.file.copy(directory / "copy.mdb", compact=False)
+    return directory / "copy.mdb"
+
+
+def test_who_only_reads_a_backup_leaves_nothing_beside_it(copy: Path) -> None:
+    before = copy.read_bytes()
+    opened = LmdbStore.open(copy, read_only=True)
+    assert head(opened) == 5
+    opened.close()
+    assert verify_apart(copy).groups == 1
+    assert list(copy.parent.iterdir()) == [copy]
+    assert copy.read_bytes() == before
+    copy.write_bytes(b"no store" * 4096)
+    with pytest.raises(StoreCorrupt):
+        LmdbStore.open(copy, read_only=True)
+    assert list(copy.parent.iterdir()) == [copy]
+
+
+def test_readers_of_a_backup_take_away_only_what_nobody_uses(copy: Path) -> None:
+    table = copy.with_name("copy.mdb-lock")
+    with reader(copy) as other:
+        ours = LmdbStore.open(copy, read_only=True)
+        ours.close()
+        assert table.exists(), "the other one is listed there"
+        other.communicate()
+    assert not table.exists()
+    # One that was killed leaves it; the next one takes it away.
+    with reader(copy) as other:
+        other.kill()
+    assert table.exists()
+    with ownership.opening(copy):
+        ownership.drop_readers(copy)
+        assert table.exists(), "somebody is about to use it"
+    LmdbStore.open(copy, read_only=True).close()
+    assert not table.exists()
+
+
+def test_a_reader_leaves_the_table_of_readers_to_an_owner(copy: Path) -> None:
+    with reader(copy) as other:
+        owner = LmdbStore.open(copy, durable=False)
+        table = copy.with_name("copy.mdb-lock").stat().st_ino
+        other.communicate()
+        append(owner, 6, 6)
+        assert copy.with_name("copy.mdb-lock").stat().st_ino == table
+        owner.close()
+    later = LmdbStore.open(copy, read_only=True)
+    assert head(later) == 6
+    later.close()
+    assert copy.with_name("copy.mdb-lock").stat().st_ino == table
+
+
+def test_a_second_opening_in_one_process_is_refused_and_leaves_the_first_its_lock(store: LmdbStore, path: Path) -> None:
+    append(store, 1, 1)
+    with pytest.raises(StoreUnavailable, match="already open"):
+        LmdbStore.open(path, read_only=True)
+    # LMDB tells by this lock that the table of readers is in use; closing any handle of that file would end it.
+    script = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB, 1)"
+    tried = subprocess.run([sys.executable, "-c", script, f"{path}-lock"], capture_output=True, check=False)
+    assert b"BlockingIOError" in tried.stderr
 
 
 def test_a_reader_of_a_missing_file_is_told_how_to_make_one(path: Path) -> None:
