@@ -45,6 +45,8 @@ __all__ = [
 HOME_VARIABLE = "MWNODE_HOME"
 DEFAULT_HOME = "mwnode-home"
 SERVER_HOSTS = ("127.0.0.1", "::1", "localhost")
+INITIAL_KEYS = ("organization", "authority", "owner", "audit")
+"""The names of the keys that come with a new HOME."""
 _SEED_BYTES = 32
 _KEY_NAME = re.compile(r"\A[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}\Z")
 
@@ -122,7 +124,10 @@ class Home(Struct, frozen=True):
 
     def key(self, name: str, passphrase: bytes | None = None) -> keys.SigningKey:
         """The key of that name; HomeError when it is absent, damaged, or sealed by another passphrase."""
-        return load_key(self.key_path(name), passphrase)
+        path = self.key_path(name)
+        if name in INITIAL_KEYS and not path.exists():
+            raise HomeError(f"no key file {path}: `mwnode init` makes it once; put it back from a copy of keys/")
+        return load_key(path, passphrase)
 
     def public_key(self, name: str) -> bytes | None:
         """The public half of the key of that name, sealed or not; ``None`` where there is no such file."""
@@ -307,7 +312,7 @@ def load_key(path: Path, passphrase: bytes | None = None) -> keys.SigningKey:
         data = path.read_bytes()
     except FileNotFoundError:
         raise HomeError(
-            f"no key file {path}: name one by --key, or make one with `mwnode agent add` or `human add`"
+            f"no key file {path}: name one by --key, or make one by `mwnode agent add NAME` or `mwnode human add NAME`"
         ) from None
     except OSError as error:
         raise HomeError(f"{path} cannot be read: {error.strerror}") from error

@@ -33,7 +33,7 @@ from mwnode.store.artifacts import Artifacts
 from mwnode.store.commit import Accepted, CommittedEvent, Committer, Outcome
 from mwnode.store.doctor import Reader, Space, readers_of, space_of
 from mwnode.store.environment import LmdbStore
-from mwnode.store.errors import StoreError, StoreFull
+from mwnode.store.errors import StoreError, StoreFull, StoreUnavailable
 from mwnode.store.port import AuditRow, ReadTransaction, WriteTransaction
 from mwnode.store.snapshots import Snapshots, with_uploaded
 from mwnode.store.stepping import OnWork, future
@@ -108,6 +108,8 @@ class Node:
             self._keeper.start()
         self._verifier = Verifier(lambda: self._registry, on_work, quiet=lambda: self._committer.idle)
         self._closed = False
+        self._reading = False
+        """Whether the store is only read: then no Command is taken."""
 
     @classmethod
     def open(
@@ -174,6 +176,30 @@ class Node:
             raise
         return node
 
+    @classmethod
+    def open_reading(cls, path: Path | str, *, clock: Clock | None = None, entropy: Entropy | None = None) -> Node:
+        """Open the store of a HOME to read it without its authority's key, as one that was imported has none.
+
+        The file is opened for reading alone: no Command is taken, no timer runs, nothing is noted. Sessions are good
+        with this node object only. Raises HomeError, and the errors of the store.
+        """
+        home, clock, entropy = homes.open_home(path), clock or SystemClock(), entropy or OsEntropy()
+        home.check_store(there=home.store_path.exists())
+        passing = homes.make_key("reading", home.authority_service, home.organization_id, entropy)
+        store = LmdbStore.open(home.store_path, read_only=True, limits=home.limits)
+        try:
+            with store.read() as view:
+                genesis.check_owner(view, home)
+                policy = policy_in_force(view) or home.policy
+                registry = genesis.read_registry(view, home.organization_id)
+            # Nobody ever steps it, so nothing is done; what would wait for that is refused by `submit`.
+            node = cls(home, store, clock, entropy, passing, None, policy, registry, on_work=_nothing)
+        except BaseException:
+            store.close()
+            raise
+        node._reading = True
+        return node
+
     def close(self) -> None:
         """Finish what is queued, then give the file back. Idempotent."""
         if self._closed:
@@ -182,8 +208,9 @@ class Node:
         self._stop.set()
         if self._keeper is not None:
             self._keeper.join()
-        self._verifier.close()
-        self._committer.close()
+        if not self._reading:
+            self._verifier.close()
+            self._committer.close()
         self.store.close()
 
     @property
@@ -240,6 +267,9 @@ class Node:
 
     def submit(self, raw: bytes, origin: Origin, reply: Reply) -> None:
         """Hand over the exact bytes of one Command; ``reply`` is called once, from another thread."""
+        if self._reading:
+            reply(Rejection(ErrorCode.INTERNAL_ERROR, "this node only reads: the authority's key is not here"))
+            return
 
         def deliver(verdict: Request | Failure) -> None:
             if isinstance(verdict, Failure):
@@ -287,6 +317,10 @@ class Node:
 
     def call(self, work: Callable[[WriteTransaction], T]) -> Future[T]:
         """Run something in the writer, within its next batch."""
+        if self._reading:
+            refused: Future[T] = Future()
+            refused.set_exception(StoreUnavailable("this node only reads: the authority's key is not here"))
+            return refused
         return self._committer.call(work)
 
     def add_listener(self, listener: Listener) -> None:
@@ -433,6 +467,10 @@ def _open_key(home: Home, name: str) -> SigningKey | None:
         if not path.exists() or is_sealed(path.read_bytes()):
             return None
         raise
+
+
+def _nothing() -> None:
+    """What a node that only reads does about work."""
 
 
 def _session_epoch(accepted: Accepted) -> int:

@@ -94,7 +94,7 @@ def add(
             card["capabilities"] = earlier["capabilities"]
         try:
             signed = register(node, organization, card, action_id)
-        except MissionWeaveError:
+        except (MissionWeaveError, Failure):
             take_back(key)
             raise
     document = {

@@ -10,6 +10,7 @@ import msgspec
 
 from mwnode.cli.compose import now
 from mwnode.cli.exits import Failure
+from mwnode.cli.keyless import is_keyless
 from mwnode.cli.output import emit, facts
 from mwnode.cli.progress import progress
 from mwnode.cli.target import Target, at_home
@@ -82,6 +83,11 @@ def import_(target: Target, file: Path, root: str | None) -> None:
             raise Failure(f"{path} does not exist: give the Organization's root key by --root, and it is made")
         made = _new_home(file, path, header, given)
     _told(target, file, made)
+    if not target.as_json and is_keyless(open_home(path)):
+        click.echo(
+            f"Prove it by `mwnode verify --home {path}`. To read it, act with a key that the Organization knows, for "
+            f"there is none here: `mwnode mission list --home {path} --key FILE`"
+        )
 
 
 def _bring_in(file: Path, store: Path, root: Binding | None) -> Carried:

@@ -14,6 +14,7 @@ import msgspec
 from mwnode.certificates import ends_at
 from mwnode.cli.compose import now
 from mwnode.cli.exits import REFUSED, Failure
+from mwnode.cli.keyless import is_keyless
 from mwnode.cli.output import emit, facts, table
 from mwnode.cli.progress import progress
 from mwnode.cli.target import Target, at_home
@@ -74,7 +75,12 @@ def _home(home: Home) -> Iterator[Observation]:
             yield Observation(
                 "key files", "fault", f"{path} can be read by others (mode {mode:o})", f"chmod 600 {path}"
             )
-    if not home.key_path("authority").exists():
+    if not any((home.path / "keys").glob("*.key")) and not (home.path / "tls").exists():
+        yield Observation(
+            "key files", "ok", "no key is here: HOME is for reading and proving, as `mwnode import` makes it"
+        )
+        return
+    if is_keyless(home):
         yield Observation(
             "key files", "fault", "keys/authority.key is gone: no node can sign Events", "restore it from a backup"
         )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 
+from mwnode.cli.keyless import is_keyless
 from mwnode.gateway.server import serve
 from mwnode.home import Home
 from mwnode.node import Node
@@ -21,8 +22,11 @@ STOP_SECONDS = 1.0
 
 @contextmanager
 def embedded(home: Home) -> Iterator[str]:
-    """Open HOME's store and serve it on a free loopback port; its address. StoreBusy when another process has it."""
-    with Node.open(home.path) as node:
+    """Open HOME's store and serve it on a free loopback port; its address. StoreBusy when another process has it.
+
+    Where the authority's key is not, it is opened for reading alone.
+    """
+    with Node.open_reading(home.path) if is_keyless(home) else Node.open(home.path) as node:
         started: Future[str] = Future()
         stop = threading.Event()
         thread = threading.Thread(target=lambda: asyncio.run(_serve(node, started, stop)), name="embedded")

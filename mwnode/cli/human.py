@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from mwnode.cli.exits import Failure
 from mwnode.cli.output import emit, facts
 from mwnode.cli.principals import bind, given_key, identifier, kept_key, key_options, take_back, valid_from
 from mwnode.cli.reach import reach
@@ -31,7 +32,7 @@ def add(target: Target, name: str, human_id: str | None, key_id: str | None, pub
         key = given or kept_key(target, name, actor)
         try:
             bind(node, actor, key, valid_from(target))
-        except MissionWeaveError:
+        except (MissionWeaveError, Failure):
             take_back(key)
             raise
     document = {"humanId": actor.id, "keyId": key.key_id, "keyFile": str(key.file) if key.file else None}

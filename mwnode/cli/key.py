@@ -9,6 +9,7 @@ import click
 
 from mwnode.cli.asking import sure
 from mwnode.cli.compose import ENTROPY, now
+from mwnode.cli.exits import Failure
 from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.output import emit, facts, table
 from mwnode.cli.principals import KEY_RESTRICT, bind, given_key, kept_key, key_options, take_back, valid_from
@@ -38,7 +39,7 @@ def add(target: Target, name: str, principal: str, key_id: str | None, public_ke
         made = given or kept_key(target, name, actor)
         try:
             bind(node, actor, made, valid_from(target))
-        except MissionWeaveError:
+        except (MissionWeaveError, Failure):
             take_back(made)
             raise
     document = {"keyId": made.key_id, "principal": principal, "keyFile": str(made.file) if made.file else None}

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from mwnode.cli.keyless import Reading, is_keyless
 from mwnode.cli.target import Target
 from mwnode.client.http import HttpClient, segment
 from mwnode.protocol.errors import GroupNotFound
@@ -47,7 +48,7 @@ def reach(target: Target, key: SigningKey) -> Iterator[Reach]:
         # A whole node with its gateway takes a moment to import; most commands talk to one that runs.
         opened = importlib.import_module("mwnode.cli.embedded").embedded(target.home)
         with opened as http, HttpClient(http, key) as client:
-            yield client
+            yield Reading(client, target.home) if is_keyless(target.home) else client
 
 
 def found(node: Reach, path: str, **query: Any) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -21,6 +21,24 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PASSPHRASE_VARIABLE = "MWNODE_PASSPHRASE_FILE"
 
+KeyName = Literal["owner", "organization", "authority", "audit"]
+"""The keys that `mwnode init` makes."""
+_MAKERS = (
+    "a person's is made and bound by `mwnode human add NAME`, an Agent's by `mwnode agent add NAME`, a service's by "
+    "`mwnode key add NAME --principal service:ID`, where the Organization's key is"
+)
+_MISSING: dict[KeyName, str] = {
+    "owner": "this acts as a person, Agent or service that the Organization knows; give the key of one by --key FILE: "
+    + _MAKERS,
+    "organization": "this needs the Organization's own key, which vouches for all others and is made once, by "
+    "`mwnode init`: give it by --key FILE, from wherever it is kept",
+    "authority": "this needs the key that signs Events, made once by `mwnode init`: put it back from a copy of "
+    "keys/, or do this where it is",
+    "audit": "this needs the key that the diagnostics are sealed for, made once by `mwnode init`: give it by "
+    "--key FILE, from wherever it is kept",
+}
+"""What to do about each key that is not there."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -31,6 +49,8 @@ class Target:
     url: str | None = None
     ca: Path | None = None
     key_option: Path | None = None
+    at_node: bool = False
+    """Whether the command takes --url, --ca and --key: then a HOME is not the only way to say which node is meant."""
 
     @property
     def home_path(self) -> Path:
@@ -38,18 +58,44 @@ class Target:
 
     @cached_property
     def home(self) -> Home:
-        """The HOME meant; HomeError when there is none."""
-        return open_home(self.home_path)
+        """The HOME meant; HomeError or Failure when there is none."""
+        path = self.home_path
+        if self.at_node and not (path / "mwnode.toml").exists() and (path.is_dir() or not path.exists()):
+            raise Failure(f"{path.absolute()} is no mwnode HOME: {self._without_home()}")
+        return open_home(path)
 
-    def key(self, name: str) -> SigningKey:
-        """The key that signs: the file given by --key, else HOME's key of that name."""
-        return read_key(self.key_option or self.home.key_path(name))
+    def _without_home(self) -> str:
+        if self.url is not None:
+            return (
+                f"--url says which node, and nothing says who asks: give your key by --key FILE ({_MAKERS}), "
+                "or a HOME that has one by --home"
+            )
+        return (
+            f"make one with `mwnode init {self.home_path.absolute()}`, name one by --home or $MWNODE_HOME, "
+            "or name a node elsewhere by --url, --ca and --key"
+        )
+
+    def key(self, name: KeyName) -> SigningKey:
+        """The key that signs: the file given by --key, else HOME's key of that name; Failure where there is none."""
+        if self.key_option is not None:
+            return read_key(self.key_option)
+        path = self.home.key_path(name)
+        if not path.exists():
+            raise Failure(f"no key file {path} ({self._kept()}): {_MISSING[name]}")
+        return read_key(path)
+
+    def _kept(self) -> str:
+        """Which keys HOME has, for somebody who looks for one."""
+        names = sorted(path.stem for path in (self.home.path / "keys").glob("*.key"))
+        if names:
+            return f"this HOME keeps the keys {', '.join(names)}"
+        return "this HOME keeps no key at all, as `mwnode import` makes it"
 
     def agent_key(self) -> SigningKey:
         """The key of an Agent's process: --key, which has no default; UsageError without it."""
         if self.key_option is None:
             raise click.UsageError(
-                "an Agent acts with a key of its own: give --key FILE (`mwnode agent add` makes one)"
+                "an Agent acts with a key of its own: give --key FILE (`mwnode agent add NAME` makes keys/NAME.key)"
             )
         return read_key(self.key_option)
 
@@ -127,7 +173,8 @@ def _with_options(command: F, *options: Callable[[Any], Any]) -> F:
         key: Path | None = None,
         **others: Any,
     ) -> Any:
-        return command(Target(as_json=as_json, home_option=home, url=url, ca=ca, key_option=key), **others)
+        at_node = _URL in options
+        return command(Target(as_json, home, url, ca, key, at_node), **others)
 
     wrapped: Any = call
     for option in reversed(options):

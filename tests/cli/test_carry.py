@@ -101,3 +101,63 @@ def test_a_bad_bundle_leaves_no_home_behind(home: Path, tmp_path: Path) -> None:
     assert refused.status == 1
     assert "was changed" in refused.err
     assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture
+def keyless(home: Path, tmp_path: Path) -> Path:
+    """What an import makes where there was no HOME."""
+    cli("export", tmp_path / "out.bundle", "--home", home)
+    made = cli("import", tmp_path / "out.bundle", "--home", tmp_path / "read", "--root", root_key(home))
+    assert "mwnode verify" in made.out
+    assert "--key FILE" in made.out
+    return tmp_path / "read"
+
+
+def test_an_imported_home_is_read_with_a_known_key_and_changed_by_nobody(home: Path, keyless: Path) -> None:
+    owner, root = home / "keys" / "owner.key", home / "keys" / "organization.key"
+    before = (keyless / "node.mdb").read_bytes()
+    here = ("--home", keyless, "--key", owner)
+    listed = cli("mission", "list", *here, "--json")
+    assert listed.json == cli("mission", "list", "--home", home, "--json").json
+    assert listed.err == ""
+    mission = next(one["missionId"] for one in listed.json["missions"] if one["state"] == "active")
+    for reading in (("events", mission), ("why", mission), ("waiting",), ("agent", "list"), ("key", "list")):
+        assert cli(*reading, *here, "--json").out == cli(*reading, "--home", home, "--json").out
+    changing = (
+        (("mission", "direct", mission, "hello"), owner),
+        (("mission", "cancel", mission), owner),
+        (("artifact", "put", owner), owner),
+        (("agent", "add", "new"), root),
+        (("human", "add", "new"), root),
+        (("key", "add", "new", "--principal", "human:urn:x"), root),
+    )
+    for command, key in changing:
+        refused = cli(*command, "--home", keyless, "--key", key)
+        assert refused.status == 1, command
+        assert "for reading and proving only" in refused.err
+    assert list((keyless / "keys").iterdir()) == []
+    assert (keyless / "node.mdb").read_bytes() == before
+    doctor = cli("doctor", "--home", keyless)
+    assert doctor.status == 0, doctor.out
+    assert "HOME is for reading and proving" in doctor.out
+
+
+MISSING = {
+    "a person's key": (("mission", "list"), ("owner.key", "mwnode human add", "mwnode agent add", "--key FILE")),
+    "the Organization's key": (
+        ("agent", "add", "x"),
+        ("organization.key", "made once, by `mwnode init`", "--key FILE"),
+    ),
+    "the audit key": (("doctor", "--audit"), ("audit.key", "sealed for", "--key FILE")),
+    "the authority's key": (("serve", "--port", "0"), ("authority.key", "from a copy of keys/")),
+    "the authority's key to export by": (("export", "none"), ("authority.key", "that signs Events")),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_whoever_needs_a_key_is_told_which_and_where_it_comes_from(keyless: Path, name: str) -> None:
+    command, told = MISSING[name]
+    done = cli(*command, "--home", keyless)
+    assert done.status == 1
+    assert all(text in done.err for text in told), done.err
+    assert len(done.err.splitlines()) == 1

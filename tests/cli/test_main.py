@@ -44,6 +44,12 @@ MISTAKES = {
     "a state that there is none of": (["mission", "watch", "x", "--until", "done"], 2, "'awaiting_approval'"),
     "no HOME": (["mission", "list"], 1, "mwnode init"),
     "a HOME that is none": (["mission", "list", "--home", "/dev/null"], 1, "is no mwnode HOME"),
+    "a node and nobody who asks": (
+        ["mission", "list", "--url", "https://127.0.0.1:1"],
+        1,
+        "nothing says who asks: give your key by --key FILE",
+    ),
+    "neither HOME nor node": (["waiting"], 1, "or name a node elsewhere by --url, --ca and --key"),
     "a plan that is not there": (["mission", "create", "nowhere.toml"], 1, "nowhere.toml: cannot be read"),
     "no capability": (["agent", "add", "x", "--capability", "Testing"], 2, "ID@VERSION"),
     "no number of slots": (["agent", "add", "x", "--slots", "0"], 2, "0 is not in the range"),
