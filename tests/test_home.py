@@ -19,6 +19,7 @@ from mwnode.home import Home, HomeError, Served, create_home, find_home, open_ho
 from mwnode.protocol.instants import Instant, parse
 from mwnode.protocol.scalars import URI_PATTERN
 from mwnode.system import OsEntropy, SystemClock
+from tests.patience import PATIENCE_SECONDS
 
 SERVED = Served(url="wss://127.0.0.1:9/ws", http="https://127.0.0.1:9", ca="/ca.pem", pid=1, port=9)
 
@@ -213,7 +214,7 @@ def _hold(path: Path, told: multiprocessing.Queue[bool], release: multiprocessin
     with open_home(path).claim() as announcement:
         announcement.publish(SERVED)
         told.put(True)
-        release.wait(30)
+        release.wait(PATIENCE_SECONDS)
         os._exit(9)  # as after a SIGKILL: nothing is tidied up
 
 
@@ -222,7 +223,7 @@ def test_a_second_server_is_refused_while_the_first_lives_and_not_after_it_died(
     told, release = spawn.Queue(), spawn.Event()
     process = spawn.Process(target=_hold, args=(home.path, told, release))
     process.start()
-    assert told.get(timeout=30)
+    assert told.get(timeout=PATIENCE_SECONDS)
     assert home.served() == SERVED
     with pytest.raises(HomeError, match="being served by process 1 at https://127"), home.claim():
         pass

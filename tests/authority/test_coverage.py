@@ -22,6 +22,7 @@ from tests.authority import coverage
 from tests.authority.coverage import Notes, Plugin, claim, complements, gaps, render
 from tests.authority.stories import events
 from tests.conftest import CHECKOUT
+from tests.patience import PATIENCE_SECONDS
 
 # --- the count itself -------------------------------------------------------------------------------------------------
 
@@ -137,7 +138,7 @@ def test_histories_are_the_same_bytes_whatever_the_hash_seed() -> None:
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             check=True,
-            timeout=120,
+            timeout=PATIENCE_SECONDS,
         ).stdout
         for seed in ("0", "4242")
     ]

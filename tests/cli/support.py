@@ -15,6 +15,7 @@ from typing import Any
 
 from mwnode.cli import mwnode
 from mwnode.cli.exits import run
+from tests.patience import PATIENCE_SECONDS
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -83,7 +84,7 @@ class ServedHome:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            _, err = self.process.communicate(timeout=30)
+            _, err = self.process.communicate(timeout=PATIENCE_SECONDS)
             raise AssertionError(f"serve ended with {self.process.returncode}: {err}")
         self.listening = json.loads(line)
 
@@ -91,5 +92,5 @@ class ServedHome:
         """End it by a signal; exit status and what else it printed on stdout."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        rest, self.errors = self.process.communicate(timeout=30)
+        rest, self.errors = self.process.communicate(timeout=PATIENCE_SECONDS)
         return self.process.returncode, rest

@@ -12,6 +12,7 @@ import pytest
 
 from mwnode.home import create_home
 from mwnode.system import OsEntropy, SystemClock
+from tests.patience import PATIENCE_SECONDS
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -26,7 +27,7 @@ def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedP
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

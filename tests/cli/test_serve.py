@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.support import ServedHome, cli, environment
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def _serve(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.support import ServedHome, cli, environment
+from tests.patience import PATIENCE_SECONDS
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 SCRIPT = README.partition("```sh\nset -e\n")[2].partition("```")[0]
@@ -64,7 +65,7 @@ def coordinated(box: Path) -> Iterator[Callable[[], None]]:
     yield start
     for process in started:
         process.kill()
-        process.wait(10)
+        process.wait(PATIENCE_SECONDS)
 
 
 def _serve(box: Path, *workers: str) -> ServedHome:
@@ -73,7 +74,7 @@ def _serve(box: Path, *workers: str) -> ServedHome:
 
 
 def _until(mission_id: str, home: Path, state: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while (now := cli("mission", "show", mission_id, "--home", home, "--json").json["mission"]["state"]) != state:
         assert time.monotonic() < deadline, f"the Mission is {now}"
         time.sleep(0.1)
@@ -112,7 +113,7 @@ def test_a_stopping_node_brings_its_workers_to_a_checkpoint_first(box: Path, coo
     served = _serve(box, "builder=sleep 600")
     coordinated()
     mission_id = cli("mission", "create", box / "plan.toml", "--home", home, "--json").json["missionId"]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     kinds: list[str] = []
     while "work.started" not in kinds:
         assert time.monotonic() < deadline, kinds

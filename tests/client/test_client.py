@@ -27,6 +27,7 @@ from mwnode.testing import MissionHandle, Participant, flip_base64url
 from mwnode.trust.registry import Registry
 from tests.client.links import Cut
 from tests.gateway.conftest import Served
+from tests.patience import PATIENCE_SECONDS
 
 
 def message(served: Served, group_id: str, text: str = "ready") -> dict[str, Any]:
@@ -35,7 +36,7 @@ def message(served: Served, group_id: str, text: str = "ready") -> dict[str, Any
 
 async def take(client: Client, count: int) -> list[Event]:
     events: list[Event] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         async for event in client.events():
             events.append(event)
             if len(events) == count:
@@ -158,7 +159,7 @@ async def test_acknowledged_cursors_are_durable(served: Served) -> None:
     mission = served.harness.mission()
     client = await served.client(served.harness.coordinator)
     client.acknowledge(mission.group_id, 1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not (await client.get("/v0.1/cursors"))["cursors"]:
             await asyncio.sleep(0.01)
     assert (await client.get("/v0.1/cursors"))["cursors"] == [{"groupId": mission.group_id, "sequence": 1}]
@@ -187,7 +188,7 @@ async def test_a_link_cut_after_every_kth_message_costs_no_event_and_doubles_non
     client = await over(served.harness.coordinator, cut)
     await client.subscribe({mission.group_id: 0})
     collector = asyncio.create_task(take(client, 21))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         receipts = await _posts(client, served, mission, 20)
     events = await collector
     assert [event.sequence for event in events] == list(range(1, 22))
@@ -202,7 +203,7 @@ async def test_a_command_whose_answer_was_lost_is_sent_again_byte_for_byte(serve
     cut = Cut(websocket_dialer(served.server.url))
     cut.after_sent = lambda: k
     client = await over(served.harness.coordinator, cut)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await _posts(client, served, mission, 10)
     commands: dict[str, set[str]] = {}
     for raw in cut.sent:
@@ -227,13 +228,13 @@ async def test_a_command_fenced_on_its_way_is_made_anew_under_the_new_epoch(
     posting = asyncio.create_task(
         client.send("message.post", message(served, mission.group_id), group_id=mission.group_id)
     )
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not any(b'"COMMAND"' in raw for raw in cut.sent):
             await asyncio.sleep(0.005)
     monkeypatch.setattr(node, "submit", submit)
     for connection in list(served.hub.connections.values()):
         connection.peer.abort()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         receipt = await posting
     sent = [json.loads(raw)["command"] for raw in cut.sent if b'"COMMAND"' in raw]
     assert [command["sessionEpoch"] for command in sent] == [2, 2, 3]
@@ -271,14 +272,14 @@ async def test_a_command_that_grew_old_on_its_way_is_made_anew(
     posting = asyncio.create_task(
         client.send("message.post", message(served, mission.group_id), group_id=mission.group_id)
     )
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not any(b'"COMMAND"' in raw for raw in cut.sent):
             await asyncio.sleep(0.005)
     monkeypatch.setattr(node, "submit", submit)
     served.harness.clock.advance(400)
     for connection in list(served.hub.connections.values()):
         connection.peer.abort()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         receipt = await posting
     sent = [json.loads(raw)["command"] for raw in cut.sent if b'"COMMAND"' in raw]
     first, last = sent[0], sent[-1]

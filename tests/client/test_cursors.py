@@ -11,6 +11,7 @@ import pytest
 from mwnode.client import ClientError
 from mwnode.client.cursors import CursorFile
 from tests.gateway.conftest import Served
+from tests.patience import PATIENCE_SECONDS
 
 
 def test_what_was_kept_is_there_for_the_next_one_and_never_goes_back(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ async def test_a_client_that_starts_again_misses_nothing_and_does_nothing_twice(
         assert CursorFile(path).position(mission.group_id) == processed[-1]
     assert processed == [1, 2, 3, 4, 5, 6]
     client = await served.client(harness.coordinator, cursors=path)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await client.follow(mission.group_id, caught_up=True)
     assert client._events.empty()
 

@@ -19,6 +19,7 @@ from mwnode.client.transports import WebSocketTransport, websocket_dialer
 from mwnode.gateway.server import serve, server_tls
 from mwnode.testing import Harness
 from tests.gateway.test_server import Tls, tls
+from tests.patience import PATIENCE_SECONDS
 
 __all__ = ["tls"]
 
@@ -87,7 +88,7 @@ async def test_a_patient_client_does_not_wait_for_another_ca(mwnode: Harness, tl
     other = Tls(tmp_path / "other")
     server = await serve(mwnode.node, tls=server_tls(tls.certificate, tls.key))
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(NotTrusted, match="not trusted"):
                 await Client.connect(server.url, mwnode.workers[0].key, other.ca, clock=mwnode.clock, patient=True)
     finally:
@@ -159,7 +160,7 @@ async def test_a_close_while_the_link_is_being_taken_down_ends_the_client(mwnode
         async def send(self, messages: Any) -> None:
             sending.set()
             try:
-                await asyncio.sleep(60)
+                await asyncio.sleep(3600)
             finally:
                 # Takes a while to end, so that the client is closed meanwhile.
                 await asyncio.sleep(0.1)
@@ -179,7 +180,7 @@ async def test_a_close_while_the_link_is_being_taken_down_ends_the_client(mwnode
     await sending.wait()
     await asyncio.sleep(0.05)
     closing = asyncio.create_task(client.close())
-    done, _ = await asyncio.wait({closing}, timeout=2)
+    done, _ = await asyncio.wait({closing}, timeout=PATIENCE_SECONDS)
     assert done
     with pytest.raises(ClientError, match="closed"):
         await starting

@@ -37,6 +37,7 @@ from mwnode.store.port import (
     WriteTransaction,
 )
 from tests.contract.memory import MemoryStore
+from tests.patience import PATIENCE_SECONDS
 
 ADAPTERS: dict[str, Callable[[Path], Store]] = {
     "lmdb": lambda directory: LmdbStore.open(directory / "node.mdb", durable=False),
@@ -340,7 +341,7 @@ def test_a_reader_keeps_the_state_it_began_with(store: Store) -> None:
     with store.read() as view:
         done = threading.Thread(target=append, args=(store, event(G1, 2)))
         done.start()
-        done.join(timeout=10)
+        done.join(timeout=PATIENCE_SECONDS)
         assert not done.is_alive(), "a reader must not hold up the writer"
         assert view.head(G1) == 1
         assert len(view.events(G1, 0, 10)) == 1

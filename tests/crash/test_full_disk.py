@@ -22,6 +22,7 @@ from mwnode.store.errors import StoreFull
 from mwnode.store.verify import verify
 from mwnode.testing import Harness, ManualClock, MissionHandle
 from tests.cli.support import cli
+from tests.patience import PATIENCE_SECONDS
 from tests.store.archives import archived, say
 
 MIB = 1024**2
@@ -83,7 +84,7 @@ class Load:
 
     def until(self, count: int, what: list[object]) -> None:
         """Wait until that many more of something happened."""
-        wanted, deadline = len(what) + count, time.monotonic() + 60
+        wanted, deadline = len(what) + count, time.monotonic() + PATIENCE_SECONDS
         while len(what) < wanted:
             assert time.monotonic() < deadline, f"{len(self.acknowledged)} accepted, {len(self.refused)} refused"
             time.sleep(0.01)
@@ -214,7 +215,7 @@ def test_a_node_that_serves_a_full_disk_still_starts_and_reads(settled: Path, di
             node.send(command)
         assert (refused.value.code, refused.value.retryable) == (ErrorCode.INTERNAL_ERROR, True)
         ballast.unlink()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
                 assert node.send(command)

@@ -11,7 +11,7 @@ from tests.crash.kill_loop import run
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.req("R-5-02")
 def test_what_was_acknowledged_survives_the_kill_and_nothing_is_doubled(
     tmp_path: Path, scale: Callable[[int, int], int]

@@ -21,9 +21,9 @@ from mwnode.demo.log import GroupLog
 from mwnode.demo.processes import Deadline, Processes, run
 from mwnode.home import load_key
 from mwnode.narrative import work_item_of
+from tests.patience import PATIENCE_SECONDS
 
 PLAN = assets() / "plans" / "survey.toml"
-MISSION_SECONDS = 90
 KILL_AFTER_SECONDS = 6.0
 """Longest wait before the kill: about as long as a Mission takes when nobody disturbs it."""
 
@@ -96,7 +96,7 @@ class Talk:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.req("R-5-02", "R-15.1-13", "R-15.1-15")
 def test_a_mission_survives_the_node_killed_at_a_random_moment(
     tmp_path: Path, scale: Callable[[int, int], int]
@@ -134,7 +134,7 @@ def _one_round(stage: Stage, kill_after: float, which: str) -> None:
     assert stage.processes.serve(stage.home).url == stage.listening.url
     with stage.client() as client:
         talk.settle(client)
-        deadline = Deadline(MISSION_SECONDS, f"the Mission of {which}")
+        deadline = Deadline(PATIENCE_SECONDS, f"the Mission of {which}")
         while log.mission_state != "awaiting_approval":
             deadline.check()
             log.read(client, wait=1)

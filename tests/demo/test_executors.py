@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
+
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 EVERY_STEP = ("count", "test", "archive", "smoke", "notes", "sign-off")
 
@@ -34,7 +36,13 @@ class Slot:
         }
         command = [sys.executable, str(FIXTURES / "executors" / "release.py"), *willing]
         done = subprocess.run(
-            command, cwd=self.directory, env=environment, capture_output=True, text=True, timeout=60, check=False
+            command,
+            cwd=self.directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
         for path in (self.directory / "outputs").glob("*"):
             shutil.copy(path, self.directory / "inputs" / path.name)  # as later WorkItems find earlier results

@@ -10,6 +10,7 @@ from mwnode.testing import Harness, assert_refused
 from mwnode.trust.keys import sign_mapping
 from tests.gateway.conftest import Served
 from tests.gateway.test_frames_socket import alive, message
+from tests.patience import PATIENCE_SECONDS
 
 
 async def test_a_live_connection_outlives_its_token_and_its_work(served: Served) -> None:
@@ -67,13 +68,13 @@ async def test_a_handshake_does_not_wait_for_another_one(served: Served) -> None
 
     def occupy(_: object) -> None:
         entered.set()
-        release.wait(10)
+        release.wait(PATIENCE_SECONDS)
 
     one, two = await served.dial(), await served.dial()
     await one.send(one.client_init(first))
     challenge = await one.receive()
     harness.node.call(occupy)
-    assert entered.wait(10)
+    assert entered.wait(PATIENCE_SECONDS)
     try:
         await one.send(one.client_response(first, challenge))
         # The store is busy with the session of the first: the second is challenged all the same.

@@ -32,7 +32,7 @@ from mwnode.protocol.errors import Backpressure
 from mwnode.protocol.limits import Limits
 from mwnode.testing import Harness
 from tests.gateway.conftest import Served
-from tests.gateway.test_server import Tls, tls
+from tests.gateway.test_server import Tls, message, tls
 
 __all__ = ["tls"]
 
@@ -167,8 +167,11 @@ async def test_a_principal_has_a_bounded_number_of_requests_under_way(
     mission = served.harness.mission()
     owner, worker = served.http(served.harness.owner), served.http(served.harness.coordinator)
     await asyncio.to_thread(owner.authenticate)
-    polls = [asyncio.create_task(asyncio.to_thread(owner.events, mission.group_id, 1000, 10, 3)) for _ in range(3)]
+    polls = [asyncio.create_task(asyncio.to_thread(owner.events, mission.group_id, 1, 1000, 60)) for _ in range(3)]
+    # One of them is refused while the other two wait; the next Event ends those.
+    await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
     assert (await asyncio.to_thread(worker.get, "/v0.1/missions"))["missions"], "others are served"
+    served.harness.owner.send("message.post", message(served, mission.group_id), group_id=mission.group_id)
     answers = await asyncio.gather(*polls, return_exceptions=True)
     refused = [each for each in answers if isinstance(each, BaseException)]
     assert [type(each) for each in refused] == [Backpressure]

@@ -15,6 +15,7 @@ from mwnode.testing import Harness
 from tests.gateway.conftest import Served, Start
 from tests.gateway.test_server import Tls, tls
 from tests.gateway.wire import Wire
+from tests.patience import PATIENCE_SECONDS, until
 
 __all__ = ["tls"]
 SMALL = {"outbox_frames": 64, "outbox_bytes": 256 * 1024, "frame_bytes": 64 * 1024}
@@ -30,12 +31,6 @@ def pause(wire: Wire) -> Any:
 async def flood(wire: Wire, frames: int) -> None:
     for number in range(frames):
         await wire.send(wire.frame("PING", nonce=f"{number:05}".ljust(4000, "A"), sentAt="2030-01-01T00:00:00Z"))
-
-
-async def until(true: Any, seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -146,7 +141,7 @@ async def test_commands_under_way_count_as_the_receipts_they_will_have(start: St
     assert not waiting.done()
     connection.in_flight_bytes = 0
     connection.relieve()
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 
 async def test_a_tls_transport_that_is_torn_down_hinders_nobody(mwnode: Harness, tls: Tls) -> None:

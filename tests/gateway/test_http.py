@@ -23,6 +23,7 @@ from mwnode.protocol.errors import HTTP_STATUS, ErrorCode
 from mwnode.testing import Participant, flip_base64url
 from tests.gateway.conftest import Served, Start
 from tests.gateway.wire import b64, unb64
+from tests.patience import PATIENCE_SECONDS
 
 
 class Web:
@@ -430,7 +431,7 @@ async def test_a_long_poll_for_organization_events(served: Served, web: Web) -> 
     page = (await web.call("GET", "/v0.1/organization/events?limit=1000", token=token))[1]
     path = f"/v0.1/organization/events?after={page['next']}"
     assert (await web.call("GET", path, token=token))[1]["events"] == []
-    asked = asyncio.create_task(web.call("GET", f"{path}&wait=30", token=token))
+    asked = asyncio.create_task(web.call("GET", f"{path}&wait=60", token=token))
     await asyncio.sleep(0.1)
     # Others' sessions are none of its news.
     await served.agent(harness.workers[1])
@@ -438,7 +439,7 @@ async def test_a_long_poll_for_organization_events(served: Served, web: Web) -> 
     assert not asked.done()
     token = await web.token(harness.workers[0])
     await served.agent(harness.workers[0])
-    status, news, _ = await asyncio.wait_for(asked, 10)
+    status, news, _ = await asyncio.wait_for(asked, PATIENCE_SECONDS)
     assert status == 200
     assert [event["payload"]["agentId"] for event in news["events"]] == [harness.workers[0].id]
     assert news["next"] == news["events"][0].get("sequence", news["next"])
@@ -449,13 +450,13 @@ async def test_a_long_poll_for_organization_events(served: Served, web: Web) -> 
 async def test_a_long_poll_returns_when_something_happens(served: Served, web: Web) -> None:
     mission = served.harness.mission()
     token = await web.token(served.harness.owner)
-    path = f"/v0.1/groups/{segment(mission.group_id)}/events?after=1&wait=30"
+    path = f"/v0.1/groups/{segment(mission.group_id)}/events?after=1&wait=60"
     asked = asyncio.create_task(web.call("GET", path, token=token))
     await asyncio.sleep(0.1)
     assert not asked.done()
     raw = served.harness.owner.command("message.post", message(served, mission.group_id), group_id=mission.group_id)
     await web.call("POST", "/v0.1/commands", raw)
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         _, page, _ = await asked
     assert [event["sequence"] for event in page["events"]] == [2]
 

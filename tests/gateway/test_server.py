@@ -13,11 +13,13 @@ import pytest
 
 from mwnode import certificates
 from mwnode.client import Client, HttpClient, Unreachable
+from mwnode.gateway import doors
 from mwnode.gateway.server import serve, server_tls
 from mwnode.system import OsEntropy, SystemClock
 from mwnode.testing import Harness
 from tests.gateway.conftest import Served, Start
 from tests.gateway.wire import Wire
+from tests.patience import PATIENCE_SECONDS, until
 from tests.protocol.oracle import Oracle
 
 
@@ -93,18 +95,28 @@ def message(served: Served, group_id: str) -> dict[str, Any]:
     return {"messageId": served.harness.new_id(), "conversationId": f"{group_id}:mission", "content": "x"}
 
 
-async def test_stopping_answers_what_was_accepted_and_says_goodbye(mwnode: Harness) -> None:
+async def test_stopping_answers_what_was_accepted_and_says_goodbye(
+    mwnode: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = await serve(mwnode.node)
     served = Served(mwnode, server)
     mission = mwnode.mission()
     wire = await served.agent(mwnode.coordinator)
+    taken: list[bytes] = []
+    receive = server.hub.receive
+
+    def counted(connection: Any, data: bytes) -> None:
+        receive(connection, data)
+        taken.append(data)
+
+    monkeypatch.setattr(server.hub, "receive", counted)
     for _ in range(20):
         await wire.command(
             mwnode.coordinator.command("message.post", message(served, mission.group_id), group_id=mission.group_id)
         )
     await wire.ack({mission.group_id: 1})
-    await asyncio.sleep(0.05)
-    stopping = asyncio.create_task(served.server.close())
+    await until(lambda: len(taken) == 21)
+    stopping = asyncio.create_task(served.server.close(PATIENCE_SECONDS))
     sequences = [(await wire.event())["sequence"] for _ in range(20)]
     assert sequences == list(range(2, 22))
     assert await wire.closed() == 1001
@@ -128,7 +140,9 @@ async def test_a_stopping_node_takes_no_new_commands(served: Served) -> None:
 
 
 @pytest.mark.req("R-17.3-01")
-async def test_connections_are_bounded(start: Start) -> None:
+async def test_connections_are_bounded(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    # However slow the machine: none of them has been silent for so long that it makes room.
+    monkeypatch.setattr(doors, "PATIENCE_SECONDS", 3600.0)
     served = await start(connections=3, unauthenticated_connections=2)
     first, second = await served.dial(), await served.dial()
     third = await served.dial()
@@ -141,7 +155,7 @@ async def test_connections_are_bounded(start: Start) -> None:
     fifth = await served.dial()
     assert (await fifth.error())["code"] == "BACKPRESSURE"
     await second.close()
-    await asyncio.sleep(0.05)
+    await until(lambda: len(served.hub.connections) == 2)
     sixth = await served.dial()
     await sixth.hello(served.harness.workers[1])
 
@@ -204,9 +218,7 @@ async def test_a_connection_that_takes_nothing_for_too_long_is_cut(start: Start)
         payload = message(served, mission.group_id) | {"content": "x" * 90_000}
         harness.owner.send("message.post", payload, group_id=mission.group_id)
         await asyncio.sleep(0)
-    async with asyncio.timeout(10):
-        while harness.coordinator.id in served.hub.delivery.live_by_agent:
-            await asyncio.sleep(0.05)
+    await until(lambda: harness.coordinator.id not in served.hub.delivery.live_by_agent)
     transport.resume_reading()
 
 
@@ -240,7 +252,7 @@ async def test_garbage_on_the_port_leaves_the_node_well(served: Served, data: by
     reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port)
     writer.write(data)
     writer.write_eof()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await reader.read()
     writer.close()
     await served.agent(served.harness.workers[0])
@@ -259,7 +271,7 @@ async def test_fragments_make_one_message_and_bad_framing_ends_it(served: Served
     transport.write(masked(0x01, frame[:middle]) + masked(0x89, b"") + masked(0x80, frame[middle:]))
     assert (await wire.receive())["replyToNonce"] == "bm9uY2U"
     transport.write(masked(0x80, b"a continuation of nothing"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         message = await wire.socket.receive()
     assert message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
     await served.agent(worker)

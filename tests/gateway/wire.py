@@ -10,8 +10,7 @@ from typing import Any
 import aiohttp
 
 from mwnode.testing import Participant
-
-SECONDS = 5.0
+from tests.patience import PATIENCE_SECONDS
 
 
 def b64(data: bytes) -> str:
@@ -65,7 +64,7 @@ class Wire:
     async def send_raw(self, data: bytes, kind: aiohttp.WSMsgType = aiohttp.WSMsgType.TEXT) -> None:
         await self.socket.send_frame(data, kind)
 
-    async def receive(self, seconds: float = SECONDS) -> dict[str, Any]:
+    async def receive(self, seconds: float = PATIENCE_SECONDS) -> dict[str, Any]:
         """The next server frame; fails when the connection ends or nothing comes."""
         message = await asyncio.wait_for(self.socket.receive(), seconds)
         assert message.type is aiohttp.WSMsgType.TEXT, f"{message.type}: {message.data} {self.socket.close_code}"
@@ -73,7 +72,7 @@ class Wire:
         self.received.append(frame)
         return frame
 
-    async def closed(self, seconds: float = SECONDS) -> int | None:
+    async def closed(self, seconds: float = PATIENCE_SECONDS) -> int | None:
         """Wait for the end; the close code. Fails when another frame comes first."""
         message = await asyncio.wait_for(self.socket.receive(), seconds)
         assert message.type in (

@@ -15,10 +15,10 @@ from mwnode.client.commands import signed_command
 from mwnode.system import SystemClock
 from mwnode.trust.keys import SigningKey
 from tests.hostile.wire import Gone, Peer, Place, framed
+from tests.patience import PATIENCE_SECONDS
 
 PAUSE_SECONDS = (0.004, 0.012)
 """Between a receipt and the next Command of the same Agent."""
-ANSWER_SECONDS = 30.0
 RETURN_SECONDS = 0.1
 """How soon who was turned away comes again."""
 _MESSAGE = re.compile(rb'"messageId":"([^"]+)"')
@@ -72,7 +72,7 @@ class Speakers:
                 json.dumps(peer.frame("COMMAND", command=json.loads(self.message(key, peer, message_id)))).encode()
             )
             begun = self.sent[message_id.encode()] = time.perf_counter()
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await peer.write(frame)
                 while message_id.encode() not in (answer := await peer.receive()):
                     pass
@@ -153,7 +153,7 @@ async def admitted(place: Place, key: SigningKey) -> Peer:
     Where others of its own address hold all of the room that the address has, it may be turned away like them: as any
     client does, it comes again.
     """
-    async with asyncio.timeout(ANSWER_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             try:
                 return await Peer.agent(place, key)

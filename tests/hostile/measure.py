@@ -14,20 +14,22 @@ from typing import Any
 
 from tests.hostile.honest import Listeners, Sample, Speakers, arrive
 from tests.hostile.scene import Running, Scene
+from tests.patience import PATIENCE_SECONDS
 
 P50_RATIO = 1.1
 P99_RATIO = 1.5
 """What honest Agents may notice of an attack, as ratios to the same run without it."""
 LOOK_SECONDS = 0.2
 SETTLE_SECONDS = 0.5
-READY_SECONDS = 300.0
+NICENESS = 19
+"""What an attacker does on a machine of its own must not take the processor from those who are measured."""
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 
 
 @asynccontextmanager
-async def attacking(name: str, scene: Scene, node: Running) -> AsyncIterator[Counter[str]]:
+async def attacking(name: str, scene: Scene, node: Running, niceness: int = NICENESS) -> AsyncIterator[Counter[str]]:
     """The attack at work, in a process of its own; what it counted is there afterwards."""
-    arguments = (name, str(scene.home), str(node.place.port), scene.group_id)
+    arguments = (name, str(scene.home), str(node.place.port), scene.group_id, str(niceness))
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -41,20 +43,20 @@ async def attacking(name: str, scene: Scene, node: Running) -> AsyncIterator[Cou
     assert process.stdout is not None
     counted: Counter[str] = Counter()
     try:
-        async with asyncio.timeout(READY_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             line = await process.stdout.readline()
         if line.strip() != b"ready":
             raise RuntimeError(f"the attacker {name} could not begin: {line!r}")
         yield counted
         process.stdin.close()
-        async with asyncio.timeout(READY_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             last = await process.stdout.read()
         counted.update(json.loads(last.splitlines()[-1]))
     finally:
         if process.returncode is None:
             process.stdin.close()
             try:
-                await asyncio.wait_for(process.wait(), 20)
+                await asyncio.wait_for(process.wait(), PATIENCE_SECONDS)
             except TimeoutError:
                 process.kill()
                 await process.wait()

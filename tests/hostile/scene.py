@@ -17,11 +17,11 @@ from mwnode.bench.traffic import Speaker, open_node
 from mwnode.home import load_key
 from mwnode.trust.keys import SigningKey, dump
 from tests.hostile.wire import Place
+from tests.patience import PATIENCE_SECONDS
 
 HONEST = 4
 LISTENERS = 20
 CROWD = 2000
-START_SECONDS = 60.0
 SPARE_FILES = 200
 """File descriptors that a process of ours needs for anything but the crowd."""
 
@@ -134,7 +134,7 @@ def running(scene: Scene, log: Path) -> Iterator[Running]:
         finally:
             process.terminate()
             try:
-                process.wait(START_SECONDS)
+                process.wait(PATIENCE_SECONDS)
             finally:
                 if process.poll() is None:
                     process.kill()

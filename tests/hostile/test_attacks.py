@@ -19,7 +19,7 @@ CROWD = 40
 MOMENT_SECONDS = 0.3
 PRIVATE_BYTES = 160 * 1024 * 1024
 """More than any of the attacks may bring a young node to."""
-IDLE_BYTES = 128 * 1024
+IDLE_BYTES = 192 * 1024
 """More than what an Agent that is connected and silent may cost in memory."""
 SAMPLE = 4
 SEED = 17
@@ -55,6 +55,7 @@ def test_an_idle_agent_costs_little_memory(scene: Scene, node: tuple[Running, Pa
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 @pytest.mark.req("R-17.3-01", "R-17.3-02")
 def test_the_honest_are_served_whatever_others_do(
     scene: Scene, node: tuple[Running, Path], scale: Callable[[int, int], int]
@@ -65,7 +66,8 @@ def test_the_honest_are_served_whatever_others_do(
     async def under(name: str) -> None:
         honest = await Speakers.connect(started.place, scene.honest[:1], scene.group_id)
         try:
-            async with attacking(name, scene, started) as counted:
+            # Nobody is measured, and whoever is last in the queue for a busy processor may not get to it at all.
+            async with attacking(name, scene, started, niceness=0) as counted:
                 assert (await honest.run(MOMENT_SECONDS)).took
                 await arrive(started.place, scene.key("newcomer"))
             assert counted, f"{name} did something"

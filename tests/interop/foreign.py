@@ -26,8 +26,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from jsonschema import Draft202012Validator, FormatChecker
 from referencing import Registry, Resource
 
+from tests.patience import PATIENCE_SECONDS
+
 Document = dict[str, Any]
-SECONDS = 30.0
 TRANSCRIPT = {"agentId", "challengeId", "clientNonce", "expiresAt", "keyId", "protocolVersion", "serverNonce"}
 
 
@@ -118,7 +119,7 @@ class Http:
         if self._token:
             request.add_header("Authorization", f"Bearer {self._token}")
         try:
-            with urllib.request.urlopen(request, context=self._tls, timeout=SECONDS) as response:
+            with urllib.request.urlopen(request, context=self._tls, timeout=PATIENCE_SECONDS) as response:
                 answer: Document = json.loads(response.read())
                 return answer
         except urllib.error.HTTPError as error:
@@ -202,7 +203,7 @@ class Agent:
     @classmethod
     async def connect(cls, url: str, ca: str, who: Identity, schemas: Schemas, keys: Keys) -> Agent:
         socket = await websockets.connect(
-            url, ssl=ssl.create_default_context(cafile=ca), compression=None, open_timeout=SECONDS
+            url, ssl=ssl.create_default_context(cafile=ca), compression=None, open_timeout=PATIENCE_SECONDS
         )
         agent = cls(who, socket, schemas, keys)
         await agent._handshake()
@@ -295,7 +296,7 @@ class Agent:
 
     async def until(self, kind: str) -> Document:
         """Wait for an Event of a kind; the last one of it that was delivered."""
-        ends = time.monotonic() + SECONDS
+        ends = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < ends:
             for events in self.events.values():
                 for sequence in sorted(events, reverse=True):

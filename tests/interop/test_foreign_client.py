@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.support import environment
 from tests.interop.foreign import Agent, Document, Http, Identity, Keys, Schemas, content_hash, new_id, now
+from tests.patience import PATIENCE_SECONDS
 
 CAPABILITY = {"id": "example.words.sort", "version": "1.2.0"}
 RESULT = b"alpha\nbeta\ngamma\n"
@@ -27,7 +28,7 @@ def mwnode(home: Path, *arguments: str) -> Document:
         text=True,
         env=environment(),
         check=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     document: Document = json.loads(ran.stdout)
     return document
@@ -44,7 +45,7 @@ def node(tmp_path: Path) -> Iterator[tuple[Document, Path]]:
         yield json.loads(process.stdout.readline()), home
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE_SECONDS)
         assert process.stdout is not None
         process.stdout.close()
 

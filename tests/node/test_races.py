@@ -24,7 +24,6 @@ async def served(mwnode: Harness) -> AsyncIterator[Served]:
     await served.close()
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.req("R-4-04", "R-10.3-05", "R-10.3-06", "R-19-26", "R-15.3-01")
 async def test_of_thirty_two_acceptances_at_once_one_wins(served: Served) -> None:
     mwnode = served.harness
@@ -46,7 +45,7 @@ async def test_of_thirty_two_acceptances_at_once_one_wins(served: Served) -> Non
     async def accept(number: int) -> dict[str, Any]:
         await ready.wait()
         await wires[number].command(raws[number])
-        return await wires[number].receive(30)
+        return await wires[number].receive()
 
     running = [asyncio.create_task(accept(number)) for number in range(RACERS)]
     ready.set()

@@ -17,10 +17,10 @@ from mwnode.equations import EquationHelper
 from mwnode.trust import ed25519
 from mwnode.trust.verification import Failure
 from mwnode.verifier import LONE_BYTES_MAX, Submission, Verifier
+from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.trust import makers
 
 REGISTRY = makers.registry()
-PATIENCE = 30.0
 
 
 def command(number: int) -> bytes:
@@ -54,15 +54,12 @@ class Answers:
         self.open.set()
 
     def deliver(self, verdict: Request | Failure) -> None:
-        assert self.open.wait(PATIENCE)
+        assert self.open.wait(PATIENCE_SECONDS)
         self.outcomes.append(outcome(verdict))
         self.threads.add(threading.get_ident())
 
     def wait(self, count: int) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while len(self.outcomes) < count:
-            assert time.monotonic() < deadline, f"{len(self.outcomes)} of {count} verdicts"
-            time.sleep(0.002)
+        wait_until(lambda: len(self.outcomes) >= count, lambda: f"{len(self.outcomes)} of {count} verdicts")
 
 
 @contextmanager
@@ -102,7 +99,7 @@ def state(pid: int) -> str | None:
 def helper() -> Iterator[EquationHelper]:
     made = EquationHelper()
     try:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not made.ready:
             assert not made.gone
             assert time.monotonic() < deadline
@@ -146,7 +143,7 @@ def test_verdicts_stay_the_same_when_the_helper_is_killed(caplog: pytest.LogCapt
     answers = Answers()
     before = children()
     with verifier(helped=True) as made:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not (made._helper is not None and made._helper.ready):
             pass_all(made, answers)
             assert time.monotonic() < deadline
@@ -194,10 +191,7 @@ def test_a_machine_that_starts_no_processes_needs_none(monkeypatch: pytest.Monke
 def test_a_lone_command_is_verified_by_its_bringer_and_no_other_is() -> None:
     answers = Answers()
     with verifier(helped=False, quiet=lambda: True) as made:
-        deadline = time.monotonic() + PATIENCE
-        while not made._idle:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        wait_until(lambda: made._idle)
         made.submit(Submission(COMMANDS[0], answers.deliver))
         assert answers.outcomes == EXPECTED[:1]
         assert answers.threads == {threading.get_ident()}

@@ -25,6 +25,7 @@ from mwnode.store.errors import StoreFull
 from mwnode.store.port import AuditRow, Head, NewEvent, Receipt
 from mwnode.store.verify import verify
 from mwnode.testing import Harness, MissionHandle
+from tests.patience import PATIENCE_SECONDS
 
 HTTP = Origin(transport="http")
 
@@ -46,10 +47,10 @@ def held(harness: Harness) -> Iterator[Callable[[bytes], Future[Any]]]:
 
     def wait(txn: LmdbWriting) -> None:
         entered.set()
-        release.wait(20)
+        release.wait(PATIENCE_SECONDS)
 
     blocked = writer(harness).call(wait)
-    entered.wait(20)
+    entered.wait(PATIENCE_SECONDS)
 
     def submit(raw: bytes) -> Future[Any]:
         answer: Future[Any] = Future()
@@ -64,7 +65,7 @@ def held(harness: Harness) -> Iterator[Callable[[bytes], Future[Any]]]:
         threading.Event().wait(0.05)
     finally:
         release.set()
-    blocked.result(20)
+    blocked.result(PATIENCE_SECONDS)
 
 
 # --- receipts ---
@@ -95,7 +96,7 @@ def test_a_retry_in_the_same_batch_is_one_command(mwnode: Harness) -> None:
     head = len(mission.events())
     with held(mwnode) as submit:
         answers = [submit(raw) for _ in range(5)]
-    outcomes = [answer.result(20) for answer in answers]
+    outcomes = [answer.result(PATIENCE_SECONDS) for answer in answers]
     assert [outcome.duplicate for outcome in outcomes] == [False, True, True, True, True]
     assert len({outcome.events for outcome in outcomes}) == 1
     assert len(mission.events()) == head + 1
@@ -144,7 +145,7 @@ def test_commands_that_wait_together_share_one_commit_and_keep_their_order(mwnod
     commits = writer(mwnode).commits
     with held(mwnode) as submit:
         answers = [submit(raw) for raw in raws]
-    sequences = [msgspec.json.decode(answer.result(20).events[0])["sequence"] for answer in answers]
+    sequences = [msgspec.json.decode(answer.result(PATIENCE_SECONDS).events[0])["sequence"] for answer in answers]
     assert sequences == list(range(sequences[0], sequences[0] + 50))
     assert writer(mwnode).commits - commits <= 3, "the one that held it up, and the shared one"
     told = [event for batch in batches for event in batch]
@@ -200,8 +201,8 @@ def test_nothing_is_answered_or_told_before_it_is_durable(mwnode: Harness, monke
         answered.set_result(outcome)
 
     mwnode.node.submit(message(mwnode, mission), HTTP, reply)
-    assert isinstance(answered.result(20), Accepted)
-    writer(mwnode).call(lambda txn: None).result(20)
+    assert isinstance(answered.result(PATIENCE_SECONDS), Accepted)
+    writer(mwnode).call(lambda txn: None).result(PATIENCE_SECONDS)
     assert order[:3] == ["durable", "answered", "told"]
 
 
@@ -213,7 +214,7 @@ def test_too_many_waiting_commands_are_refused_and_may_be_sent_again(
     monkeypatch.setattr(commit, "QUEUE_MAX", 4)
     with held(mwnode) as submit:
         answers = [submit(raw) for raw in raws]
-    outcomes = [answer.result(20) for answer in answers]
+    outcomes = [answer.result(PATIENCE_SECONDS) for answer in answers]
     assert [type(outcome) for outcome in outcomes] == [Accepted] * 4 + [Rejection] * 2
     assert outcomes[4].code is ErrorCode.BACKPRESSURE
     assert outcomes[4].retry_after_ms
@@ -241,7 +242,7 @@ def test_a_failed_commit_refuses_everybody_changes_nothing_and_a_retry_succeeds(
             raise StoreFull("no room")
 
         patch.setattr(LmdbWriting, "append", full)
-    outcomes = [answer.result(20) for answer in answers]
+    outcomes = [answer.result(PATIENCE_SECONDS) for answer in answers]
     assert {outcome.code for outcome in outcomes} == {ErrorCode.INTERNAL_ERROR}
     assert mission.events() == before
     broken.__exit__(None, None, None)
@@ -272,7 +273,7 @@ def test_a_fault_between_two_events_of_one_command_leaves_neither(
         patch.setattr(LmdbWriting, "append", breaks_at_the_second)
         with held(mwnode) as submit:
             answers = [submit(cancel), submit(other)]
-        outcomes = [answer.result(20) for answer in answers]
+        outcomes = [answer.result(PATIENCE_SECONDS) for answer in answers]
     assert appended, "the first Event had been appended"
     assert outcomes[0].code is ErrorCode.INTERNAL_ERROR
     assert isinstance(outcomes[1], Accepted), "the others of the batch go on without it"
@@ -299,8 +300,8 @@ def test_a_fault_in_deciding_is_that_commands_own(
     monkeypatch.setattr(batch, "decide", breaks)
     with held(mwnode) as submit:
         answers = [submit(bad), submit(good)]
-    assert answers[0].result(20).code is ErrorCode.INTERNAL_ERROR
-    assert isinstance(answers[1].result(20), Accepted)
+    assert answers[0].result(PATIENCE_SECONDS).code is ErrorCode.INTERNAL_ERROR
+    assert isinstance(answers[1].result(PATIENCE_SECONDS), Accepted)
     assert "could not be decided" in caplog.text
 
 
@@ -321,7 +322,7 @@ def test_a_closed_writer_refuses(mwnode: Harness) -> None:
     committer = writer(mwnode)
     mwnode.node.close()
     with pytest.raises(Exception, match="closed"):
-        committer.call(lambda txn: None).result(20)
+        committer.call(lambda txn: None).result(PATIENCE_SECONDS)
 
 
 # --- calls ---
@@ -330,7 +331,7 @@ def test_a_closed_writer_refuses(mwnode: Harness) -> None:
 def test_a_call_is_durable_when_its_result_is_there(mwnode: Harness) -> None:
     mission = mwnode.mission()
     agent = mwnode.coordinator.id
-    assert mwnode.node.call(lambda txn: txn.put_cursor(agent, mission.group_id, 1)).result(20) is None
+    assert mwnode.node.call(lambda txn: txn.put_cursor(agent, mission.group_id, 1)).result(PATIENCE_SECONDS) is None
     with mwnode.node.read() as view:
         assert view.cursor(agent, mission.group_id) == 1
 
@@ -348,9 +349,9 @@ def test_a_call_that_fails_undoes_its_own_writes_and_nobody_elses(mwnode: Harnes
         failed = mwnode.node.call(half)
         good = mwnode.node.call(lambda txn: txn.put_meta("good", b"written"))
     with pytest.raises(ValueError, match="half-way"):
-        failed.result(20)
-    good.result(20)
-    assert isinstance(answer.result(20), Accepted)
+        failed.result(PATIENCE_SECONDS)
+    good.result(PATIENCE_SECONDS)
+    assert isinstance(answer.result(PATIENCE_SECONDS), Accepted)
     with mwnode.node.read() as view:
         assert view.meta("half") is None
         assert view.cursor("urn:example:agent:a", mission.group_id) == 0
@@ -421,8 +422,8 @@ def test_a_key_revoked_while_a_command_waits_does_not_pass(mwnode: Harness) -> N
     late = second.command("message.post", payload, group_id=mission.group_id)
     with held(mwnode) as submit:
         answers = [submit(restrict), submit(late)]
-    assert isinstance(answers[0].result(20), Accepted)
-    outcome = answers[1].result(20)
+    assert isinstance(answers[0].result(PATIENCE_SECONDS), Accepted)
+    outcome = answers[1].result(PATIENCE_SECONDS)
     assert outcome.code is ErrorCode.AUTH_INVALID_SIGNATURE
     with mwnode.node.read() as view:
         reasons = [opened(row, mwnode.node.home.key("audit")).reason for _, row in view.audit(0, 100)]
@@ -454,12 +455,12 @@ def test_a_flood_of_garbage_does_not_fill_the_audit(mwnode: Harness, monkeypatch
     committer._audit_tokens = 10.0
     for number in range(500):
         committer.audit(AuditRow(mwnode.clock.now().text(), "parse", f"garbage {number}"))
-    committer.call(lambda txn: None).result(20)
+    committer.call(lambda txn: None).result(PATIENCE_SECONDS)
     with mwnode.node.read() as view:
         assert len(view.audit(0, 1000)) == 10
     mwnode.clock.advance(10)
     committer.audit(AuditRow(mwnode.clock.now().text(), "parse", "the next"))
-    committer.call(lambda txn: None).result(20)
+    committer.call(lambda txn: None).result(PATIENCE_SECONDS)
     with mwnode.node.read() as view:
         _, row = view.audit(10, 1000)[0]
     row = opened(row, mwnode.node.home.key("audit"))
@@ -547,8 +548,8 @@ def test_a_session_replaced_within_a_batch_fences_the_rest_of_it(mwnode: Harness
         answers = [submit(raw) for raw in raws[:2]]
         grant = mwnode.node.open_session(mwnode.coordinator.id, mwnode.coordinator.key.key_id)
         answers += [submit(raw) for raw in raws[2:]]
-    outcomes = [answer.result(20) for answer in answers]
-    assert grant.result(20)
+    outcomes = [answer.result(PATIENCE_SECONDS) for answer in answers]
+    assert grant.result(PATIENCE_SECONDS)
     assert [isinstance(outcome, Accepted) for outcome in outcomes] == [True, True, False, False]
     assert {outcome.code for outcome in outcomes[2:]} == {ErrorCode.AUTH_STALE_SESSION}
 
@@ -560,7 +561,7 @@ def test_messages_of_one_batch_count_against_the_rate_together(mwnode: Harness) 
     raws = [said_by(mwnode, mission, number) for number in range(limit + 2)]
     with held(mwnode) as submit:
         answers = [submit(raw) for raw in raws]
-    outcomes = [answer.result(20) for answer in answers]
+    outcomes = [answer.result(PATIENCE_SECONDS) for answer in answers]
     assert [isinstance(outcome, Accepted) for outcome in outcomes] == [True] * limit + [False] * 2
     assert {outcome.code for outcome in outcomes[limit:]} == {ErrorCode.RATE_LIMITED}
     assert verify(mwnode.node.store).ok
@@ -578,5 +579,5 @@ def test_a_receipt_that_a_call_of_the_same_batch_wrote_is_seen(mwnode: Harness) 
     with held(mwnode) as submit:
         called = writer(mwnode).call(bind)
         answer = submit(raw)
-    called.result(20)
-    assert answer.result(20).code is ErrorCode.ACTION_ID_COLLISION
+    called.result(PATIENCE_SECONDS)
+    assert answer.result(PATIENCE_SECONDS).code is ErrorCode.ACTION_ID_COLLISION

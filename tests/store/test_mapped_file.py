@@ -30,6 +30,7 @@ from mwnode.store.errors import (
     StoreUnavailable,
 )
 from mwnode.store.layout import FORMAT, U64
+from tests.patience import PATIENCE_SECONDS
 from tests.store.makers import G1, append, head
 
 MIB = 1024**2
@@ -80,7 +81,7 @@ def test_a_closed_store_can_be_opened_by_the_next(path: Path) -> None:
 def test_a_killed_owner_leaves_the_file_free(path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path; from mwnode.store.environment import LmdbStore\n"
-        "LmdbStore.open(Path(sys.argv[1])); print('open', flush=True); time.sleep(60)"
+        "LmdbStore.open(Path(sys.argv[1])); print('open', flush=True); time.sleep(3600)"
     )
     owner = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE)
     assert owner.stdout is not None
@@ -361,7 +362,7 @@ def test_a_reader_in_another_process_follows_the_growth(path: Path) -> None:
         reader.stdin.flush()
         assert reader.stdout.readline() == b"%d\n" % last
     reader.stdin.close()
-    assert reader.wait(timeout=30) == 0
+    assert reader.wait(timeout=PATIENCE_SECONDS) == 0
     reader.stdout.close()
     store.close()
 
@@ -465,7 +466,7 @@ def test_space_that_a_killed_reader_held_is_used_again(
     script = (
         "import sys, time; from pathlib import Path; from mwnode.store.environment import LmdbStore\n"
         "store = LmdbStore.open(Path(sys.argv[1]), read_only=True)\n"
-        "with store.read() as view: print(view.head(sys.argv[2]), flush=True); time.sleep(60)"
+        "with store.read() as view: print(view.head(sys.argv[2]), flush=True); time.sleep(3600)"
     )
     reader = subprocess.Popen([sys.executable, "-c", script, str(path), G1], stdout=subprocess.PIPE)
     assert reader.stdout is not None

@@ -21,6 +21,7 @@ from mwnode.store.layout import U64
 from mwnode.store.verify import verify
 from mwnode.testing import Harness
 from tests.cli.support import cli
+from tests.patience import PATIENCE_SECONDS
 from tests.store.archives import archived
 from tests.store.damage import keys
 
@@ -117,9 +118,13 @@ def test_a_check_that_is_killed_by_the_file_is_a_finding(home: Path, monkeypatch
     assert document["findings"][-1]["kind"] == "structure"
 
 
-@pytest.mark.parametrize("ending", ["os.abort()", "time.sleep(60)", "os._exit(3)"])
+# How long nothing is said by one that stalls has to be longer than what an interpreter needs to start.
+@pytest.mark.parametrize(
+    "ending, stalled_seconds",
+    [("os.abort()", PATIENCE_SECONDS), ("time.sleep(3600)", 5.0), ("os._exit(3)", PATIENCE_SECONDS)],
+)
 def test_a_child_that_ends_or_stalls_keeps_what_it_had_found(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, stalled_seconds: float
 ) -> None:
     script = tmp_path / "python"
     lines = ['{"progress":["events",1,2]}', '{"finding":{"kind":"hash","where":"there","detail":"so"}}']
@@ -127,7 +132,7 @@ def test_a_child_that_ends_or_stalls_keeps_what_it_had_found(
     script.write_text(f"#!{sys.executable}\n{said}")
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(sys, "executable", str(script))
-    report = verify_apart(home / "node.mdb", stalled_seconds=1)
+    report = verify_apart(home / "node.mdb", stalled_seconds=stalled_seconds)
     assert not report.ok
     assert [finding.kind for finding in report.findings] == ["hash", "structure"]
     assert "events" in report.findings[-1].detail

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from mwnode.store.port import AuditRow
 from mwnode.store.upkeep import AUDITS_PER_STEP, forget_audits
 from mwnode.testing import Harness
+from tests.patience import wait_until
 from tests.store.archives import archived
 
 
@@ -45,10 +45,7 @@ def test_archived_groups_are_trimmed_when_policy_says_so_also_after_a_restart(mw
 def test_a_node_with_a_running_clock_trims_by_itself(mwnode: Harness) -> None:
     restarted(mwnode, trim_archived_after=0)
     mission = archived(mwnode)
-    deadline = time.monotonic() + 20
-    while len(mission.events()) > 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: len(mission.events()) <= 2)
 
 
 def test_without_a_policy_nothing_is_trimmed(mwnode: Harness) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from mwnode.node import EMBEDDED
 from mwnode.testing import ConnectionLost, Harness, assert_events, assert_refused, assert_sound, assert_unchanged
+from tests.patience import PATIENCE_SECONDS
 
 
 def test_a_cut_link_lets_nothing_through(mwnode: Harness) -> None:
@@ -100,20 +101,20 @@ def test_what_waits_when_the_node_dies_is_not_kept(mwnode: Harness) -> None:
 
     def occupy(_: object) -> None:
         blocked.set()
-        release.wait(10)
+        release.wait(PATIENCE_SECONDS)
 
     def answer(outcome: object) -> None:
         outcomes.append(outcome)
         answered.set()
 
     mwnode.node.call(occupy)
-    assert blocked.wait(10)
+    assert blocked.wait(PATIENCE_SECONDS)
     mwnode.node.submit(raw, EMBEDDED, answer)
     while not mwnode.node._committer.queued:
         time.sleep(0.01)
     killer = threading.Thread(target=mwnode.faults.kill)
     killer.start()
-    assert answered.wait(10), "who waits for a node that died is told"
+    assert answered.wait(PATIENCE_SECONDS), "who waits for a node that died is told"
     release.set()
     killer.join()
     assert getattr(outcomes[0], "code", None) == "INTERNAL_ERROR"

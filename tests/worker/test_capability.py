@@ -19,6 +19,7 @@ from mwnode.testing import Harness
 from mwnode.worker.capability import NotCapable, asked_for, usable
 from mwnode.worker.executor import Work
 from mwnode.worker.runner import Worker
+from tests.patience import PATIENCE_SECONDS
 from tests.worker.desk import CHECKED, Desk, Run, desk
 from tests.worker.test_executor import assignment
 from tests.worker.test_runner import World, world
@@ -208,7 +209,7 @@ async def test_tokens_lie_in_their_own_slots_and_nowhere_else(world: World) -> N
         working = asyncio.create_task(worker.run(stop))
         await world.until(lambda: mission.state == "awaiting_approval" or working.done())
         stop.set()
-        await asyncio.wait_for(working, 15)
+        await asyncio.wait_for(working, PATIENCE_SECONDS)
     tokens = {token for token, _ in seen.values()}
     assert len(seen) == len(tokens) == 3, "each run has a token of its own"
     assert {mode for _, mode in seen.values()} == {0o600}

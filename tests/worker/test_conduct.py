@@ -24,7 +24,7 @@ BLOCKED_FIRST = """\
 if [ ! -e {flag} ]; then
   touch {flag}
   echo '{{"blocked": {{"reason": "no words", "requiredResolution": "bring them"}}}}' >> "$MWNODE_PROGRESS"
-  sleep 60
+  sleep 600
 fi
 sort inputs/words.txt > outputs/sorted.txt
 """

@@ -27,6 +27,7 @@ from mwnode.worker.executor import (
     command_line,
 )
 from mwnode.worker.slots import Slot, SlotError
+from tests.patience import PATIENCE_SECONDS, until
 
 DIGEST = "sha256:" + "ab" * 32
 
@@ -159,12 +160,12 @@ async def test_a_hung_executor_that_ignores_sigterm_is_ended_after_its_grace(tmp
     stop = Stop()
     slot = await make_slot(tmp_path)
     working = asyncio.create_task(run(slot, "trap '' TERM; touch ready; while true; do sleep 0.05; done", stop=stop))
-    await _until(lambda: (slot.path / "ready").exists())
+    await until(lambda: (slot.path / "ready").exists())
     started = time.monotonic()
     stop.ask(0.3)
     ended, _ = await working
     assert ended.status == -9
-    assert 0.25 < time.monotonic() - started < 5
+    assert time.monotonic() - started > 0.25, "it was given its grace"
 
 
 async def test_sigterm_lets_an_executor_write_its_checkpoint(tmp_path: Path) -> None:
@@ -173,8 +174,8 @@ async def test_sigterm_lets_an_executor_write_its_checkpoint(tmp_path: Path) -> 
     script = """trap 'echo "{\\"checkpoint\\":{\\"phase\\":\\"half\\"}}" >> "$MWNODE_PROGRESS"; exit 0' TERM
     touch ready; while true; do sleep 0.05; done"""
     working = asyncio.create_task(run(slot, script, stop=stop))
-    await _until(lambda: (slot.path / "ready").exists())
-    stop.ask(5.0)
+    await until(lambda: (slot.path / "ready").exists())
+    stop.ask(PATIENCE_SECONDS)
     ended, lines = await working
     assert ended.status == 0
     assert lines == [{"checkpoint": {"phase": "half"}}]
@@ -185,24 +186,24 @@ async def test_everything_that_an_executor_started_ends_with_it(tmp_path: Path) 
     slot = await make_slot(tmp_path)
     # One child in the group, one that left it for a session of its own.
     script = (
-        "sleep 300 & echo $! > child; setsid sh -c 'echo $$ > runaway; exec sleep 300' & sleep 0.3; touch ready; wait"
+        "sleep 3600 & echo $! > child; setsid sh -c 'echo $$ > runaway; exec sleep 3600' & sleep 0.3; touch ready; wait"
     )
     working = asyncio.create_task(run(slot, script, stop=stop))
-    await _until(lambda: (slot.path / "ready").exists() and (slot.path / "runaway").exists())
+    await until(lambda: (slot.path / "ready").exists() and (slot.path / "runaway").exists())
     pids = [int((slot.path / name).read_text()) for name in ("child", "runaway")]
     assert all(_alive(pid) for pid in pids)
     stop.kill()
     ended, _ = await working
     assert ended.status == -9
-    await _until(lambda: not any(_alive(pid) for pid in pids))
+    await until(lambda: not any(_alive(pid) for pid in pids))
 
 
 async def test_children_left_behind_by_an_executor_that_ended_well_end_too(tmp_path: Path) -> None:
     slot = await make_slot(tmp_path)
-    ended, _ = await run(slot, "setsid sleep 300 & echo $! > runaway; exit 0")
+    ended, _ = await run(slot, "setsid sleep 3600 & echo $! > runaway; exit 0")
     assert ended.status == 0
     pid = int((slot.path / "runaway").read_text())
-    await _until(lambda: not _alive(pid))
+    await until(lambda: not _alive(pid))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,6 @@ async def test_limits_end_what_takes_too_much(tmp_path: Path, limits: ExecutorLi
     slot = await make_slot(tmp_path)
     ended, _ = await run(slot, command, limits=limits)
     assert ended.status != 0
-    assert ended.wall_seconds < 30
     if (slot.outputs / "report").exists():
         assert (slot.outputs / "report").stat().st_size <= 1024 * 1024
 
@@ -230,7 +230,7 @@ async def test_processor_time_is_metered_from_the_process_itself(tmp_path: Path)
     (slot.path / "burn.py").write_text(code)
     ended, _ = await run(slot, f"{sys.executable} burn.py")
     assert ended.status == 0
-    assert 0.2 < ended.compute_seconds < 5
+    assert 0.2 < ended.compute_seconds <= ended.wall_seconds + 1
     assert ended.wall_seconds >= 0.8
 
 
@@ -323,7 +323,7 @@ async def test_a_handler_that_raises_or_will_not_stop_is_an_exit_like_any_other(
         raise RuntimeError("no such table")
 
     async def stubborn(work: Work) -> None:
-        await asyncio.sleep(300)
+        await asyncio.sleep(3600)
 
     slot = await make_slot(tmp_path)
     ended = await HandlerExecutor(broken).run(slot, Stop(), lambda line: None, lambda seconds: None)
@@ -340,13 +340,6 @@ def _alive(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
     except FileNotFoundError:
         return False
-
-
-async def _until(condition: Any, seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("constraints, step", [({"run": "lint all"}, "lint all"), ({}, ""), ({"run": 3}, "")])

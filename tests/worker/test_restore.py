@@ -14,6 +14,7 @@ from mwnode.store.trim import trim_group
 from mwnode.testing import Harness
 from mwnode.worker.executor import Work
 from mwnode.worker.worker import Worker
+from tests.patience import PATIENCE_SECONDS
 from tests.store.archives import archived
 
 
@@ -29,7 +30,7 @@ async def notes_of(harness: Harness, wanted: str) -> list[tuple[str, Mapping[str
     worker = Worker(client, nothing, log=lambda event, details=None: notes.append((event, details or {})))
     running = asyncio.create_task(worker.run())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not any(event == wanted for event, _ in notes):
                 assert not running.done(), running.exception()
                 await asyncio.sleep(0.02)

@@ -28,6 +28,7 @@ from mwnode.testing import Harness, MissionHandle, Participant, RunningClock
 from mwnode.trust.keys import sign_mapping
 from mwnode.worker.executor import ExecutorError, Work
 from mwnode.worker.runner import Worker, WorkerError, WorkerOptions, run_worker
+from tests.patience import PATIENCE_SECONDS, until
 
 PLAN = """\
 [mission]
@@ -162,7 +163,7 @@ class World:
     async def stop(self, name: str) -> None:
         task, stop = self.tasks.pop(name)
         stop.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
 
     async def mission(self) -> MissionHandle:
         plan = load_plan(self.path / "plan.toml")
@@ -173,7 +174,7 @@ class World:
         )
         return MissionHandle(self.harness, mission_id, group_id)
 
-    async def until(self, condition: Any, seconds: float = 40.0) -> None:
+    async def until(self, condition: Any, seconds: float = PATIENCE_SECONDS) -> None:
         deadline = asyncio.get_running_loop().time() + seconds
         while not condition():
             for name, (task, _) in self.tasks.items():
@@ -241,7 +242,7 @@ async def test_a_node_that_goes_away_three_times_costs_nothing_twice(world: Worl
 async def test_a_stopped_worker_leaves_a_checkpoint_and_its_successor_goes_on(world: World) -> None:
     world.coordinate()
     who = world.harness.workers[0]
-    world.work(who, seconds=60.0)
+    world.work(who, seconds=600.0)
     mission = await world.mission()
     await world.until(lambda: len(world.runs()) == 2)
     await world.stop(who.name)
@@ -258,7 +259,7 @@ async def test_a_stopped_worker_leaves_a_checkpoint_and_its_successor_goes_on(wo
 async def test_a_worker_that_lost_everything_rebuilds_by_replay(world: World) -> None:
     world.coordinate()
     who = world.harness.workers[0]
-    world.work(who, seconds=30.0, slots=1)
+    world.work(who, seconds=600.0, slots=1)
     mission = await world.mission()
     await world.until(lambda: len(world.runs()) == 1)
     task, _ = world.tasks.pop(who.name)
@@ -287,7 +288,7 @@ async def test_a_function_embedded_in_a_program_is_a_worker(world: World) -> Non
         working = asyncio.create_task(Worker(client, handler).run(stop))
         await world.until(lambda: mission.state == "awaiting_approval")
         stop.set()
-        await asyncio.wait_for(working, 10)
+        await asyncio.wait_for(working, PATIENCE_SECONDS)
 
 
 async def test_the_function_of_the_readme_is_a_worker(world: World) -> None:
@@ -334,7 +335,7 @@ async def test_the_coordinator_of_one_mission_ends_with_it(world: World) -> None
     await world.until(lambda: mission.state == "awaiting_approval")
     task, _ = world.tasks.pop("coordinator")
     await world.approve(mission)
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 async def test_what_a_newcomer_gets_wrong_is_told_in_one_line(world: World) -> None:
@@ -361,7 +362,7 @@ async def test_sigterm_ends_a_worker_cleanly(world: World) -> None:
     await world.until(lambda: any(event == "working" for _, event, _ in world.log))
     os.kill(os.getpid(), signal.SIGTERM)
     task, _ = world.tasks.pop(who.name)
-    await asyncio.wait_for(task, 15)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 @pytest.mark.req("R-16-62")
@@ -380,12 +381,12 @@ async def test_a_worker_that_starts_as_the_node_dies_waits_for_it(world: World) 
         reachable, client.http = client.http, HttpClient("https://127.0.0.1:1", who.key, world.home.ca_path)
         worker = Worker(client, nothing, log=lambda event, details: noted.append(event))
         running = asyncio.create_task(worker.run(stop))
-        await wait_for(lambda: "waits" in noted)
+        await until(lambda: "waits" in noted)
         assert not running.done()
         client.http = reachable
-        await wait_for(lambda: "working" in noted)
+        await until(lambda: "working" in noted)
         stop.set()
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, PATIENCE_SECONDS)
 
 
 def test_only_what_may_pass_is_tried_again() -> None:
@@ -394,9 +395,3 @@ def test_only_what_may_pass_is_tried_again() -> None:
     assert not passes(NotTrusted("another CA"))
     assert not passes(ClientError("the node sent other bytes"))
     assert not passes(GroupNotFound("no such Group"))
-
-
-async def wait_for(done: Any) -> None:
-    async with asyncio.timeout(20):
-        while not done():
-            await asyncio.sleep(0.05)
