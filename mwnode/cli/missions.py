@@ -66,6 +66,8 @@ class Names:
         self.candidates: list[Candidate] = []
         self.missions: dict[str, str] = {}
         """Each Mission's title, by the identifiers of the Mission and of its WorkItems."""
+        self.mission_ids: dict[str, str] = {}
+        """Each WorkItem's Mission."""
         self._names: dict[str, str] = {}
         for listed in missions(node):
             view = node.get(at("missions", listed["missionId"]))
@@ -73,6 +75,7 @@ class Names:
             self._add(listed["missionId"], title, title, live)
             for item in view["workItems"]:
                 self._add(item["workItemId"], work_item_name(item), title, live)
+                self.mission_ids[item["workItemId"]] = listed["missionId"]
 
     def _add(self, identifier: str, name: str, title: str, live: bool) -> None:
         self.candidates.append(Candidate(identifier, name, live))

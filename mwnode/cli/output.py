@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +44,11 @@ def log_line(as_json: bool, event: str, details: Mapping[str, Any]) -> None:
 def plain_line(text: str) -> str:
     """A line that somebody else wrote, without whatever would move the cursor or colour the terminal."""
     return "".join(character if character.isprintable() else " " for character in text)
+
+
+def terminal_width() -> int | None:
+    """The columns of the terminal that standard output is; None in a pipe or file, where lines may be of any length."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:

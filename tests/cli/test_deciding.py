@@ -154,6 +154,20 @@ def test_lists_show_a_short_id_and_the_title(made: Made) -> None:
     assert "Release one" in waiting
 
 
+def test_what_waits_fits_a_terminal_and_is_whole_lines_in_a_pipe(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = f"mwnode mission approve {made.submitted[-8:]}"
+    piped = cli("waiting", "--home", made.home).out.splitlines()
+    assert [line for line in piped if line.endswith(command)]
+    assert max(map(len, piped)) > 72
+    for width in (72, 300):
+        monkeypatch.setattr("mwnode.cli.waiting.terminal_width", lambda width=width: width)
+        told = cli("waiting", "--home", made.home).out
+        assert max(map(len, told.splitlines())) <= width
+        for text in (command, "Release one", "mission.approve", "keeps waiting for"):
+            assert text in told
+    assert told.splitlines() == piped
+
+
 def test_the_beginning_of_a_hash_is_enough(made: Made, tmp_path: Path) -> None:
     digits = made.content_hash.removeprefix("sha256:")
     for text in (digits[:8], f"sha256:{digits[:12]}", digits):
@@ -243,7 +257,7 @@ def approvals(home: Path, mission_id: str) -> list[dict[str, Any]]:
 def test_a_human_permits_what_waits_for_it_and_sees_what(risky: tuple[Path, str, WorkHandle]) -> None:
     home, mission_id, work = risky
     waiting = cli("waiting", "--mine", "--home", home)
-    assert "mwnode mission permit" in waiting.out
+    assert f"mwnode mission permit {mission_id[-8:]} {work.work_item_id[-8:]}" in waiting.out
     asked = cli("mission", "permit", mission_id, work.work_item_id, "--home", home)
     assert asked.status == 2
     assert "give --yes" in asked.err
