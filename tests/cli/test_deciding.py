@@ -13,7 +13,7 @@ from mwnode.protocol.commands import CORE, PAYLOADS
 from mwnode.protocol.identifiers import mission_conversation_id
 from mwnode.testing import Harness, MissionHandle, WorkHandle
 from tests.cli.finished import harness, named
-from tests.cli.support import cli
+from tests.cli.support import Done, cli
 from tests.cli.test_sure import Terminal
 
 
@@ -217,6 +217,55 @@ def test_a_command_is_drafted_filled_in_signed_and_sent(made: Made, tmp_path: Pa
     assert sent["events"][0]["payload"]["message"]["content"][0]["text"] == "by hand"
     (tmp_path / "none.json").touch()
     assert "is empty" in cli("command", "send", tmp_path / "none.json", "--home", made.home).err
+
+
+def _sent(draft: Done, tmp_path: Path, home: Path, **said: Any) -> Done:
+    """A draft, filled in by hand, signed and sent."""
+    document = json.loads(draft.out)
+    document["payload"] |= said
+    (tmp_path / "draft.json").write_text(json.dumps(document))
+    key = home / "keys" / "owner.key"
+    signed = cli("sign", "command", tmp_path / "draft.json", "--key", key, "-o", tmp_path / "command.json")
+    assert signed.status == 0, signed.err
+    return cli("command", "send", tmp_path / "command.json", "--home", home, "--json")
+
+
+def test_a_draft_is_filled_with_what_is_known_of_mission_and_work(made: Made, tmp_path: Path) -> None:
+    def draft(*arguments: str) -> Done:
+        return cli("command", "draft", *arguments, "--mission", made.at_work, "--home", made.home)
+
+    view = cli("mission", "show", made.at_work, "--home", made.home, "--json").json
+    amend = draft("ext.mwnode.core.budget_amend")
+    assert json.loads(amend.out)["expectedRevision"] == view["mission"]["revision"]
+    assert amend.err == ""
+    amended = _sent(amend, tmp_path, made.home, budget={"toolCallLimit": 20000}, reason="more")
+    assert amended.status == 0, amended.err
+    cancel = draft("work.cancel", "--work", made.work_item_id)
+    document = json.loads(cancel.out)
+    assert (document["workItemId"], document["groupId"]) == (made.work_item_id, view["mission"]["groupId"])
+    assert document["expectedRevision"] == view["workItems"][0]["revision"]
+    approval = json.loads(draft("mission.approve").out)["payload"]["approval"]
+    assert (approval["missionId"], approval["groupId"]) == (made.at_work, view["mission"]["groupId"])
+    assert approval["approver"] == {"type": "human", "id": "urn:mwnode:human:owner"}
+    ended = _sent(draft("mission.cancel"), tmp_path, made.home, reason="enough")
+    assert ended.json["events"][0]["payload"]["state"] == "cancelled"
+
+
+def test_a_draft_says_which_option_would_have_filled_in_more(made: Made) -> None:
+    def draft(*arguments: str) -> Done:
+        return cli("command", "draft", *arguments, "--home", made.home)
+
+    alone = draft("work.cancel")
+    assert alone.status == 0
+    assert "--mission ID and --work WORK would fill in" in alone.err
+    assert json.loads(alone.out)["groupId"] == "<groupId>"
+    assert json.loads(alone.out)["membershipEpoch"] == "<number>"
+    assert "--work WORK would fill in" in draft("work.cancel", "--mission", made.at_work).err
+    assert draft("mission.create").err == ""
+    fresh = json.loads(draft("mission.create").out)
+    assert fresh["groupId"] == fresh["payload"]["groupId"]
+    assert "leave --mission out" in draft("ext.mwnode.core.key_bind", "--mission", made.at_work).err
+    assert "give --mission ID too" in draft("work.cancel", "--work", made.work_item_id).err
 
 
 @pytest.mark.parametrize("kind", sorted(PAYLOADS))

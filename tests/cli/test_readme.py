@@ -81,6 +81,7 @@ def test_the_tables_name_every_allowed_value_and_member() -> None:
 def test_the_example_over_http_prints_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delenv("MWNODE_HOME", raising=False)
     monkeypatch.chdir(tmp_path)
     assert cli("init").status == 0
     assert cli("agent", "add", "coordinator").status == 0
