@@ -16,6 +16,7 @@ from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.output import emit, facts, table
 from mwnode.cli.reach import Reach, reach
 from mwnode.cli.target import Target, at_node
+from mwnode.cli.uploads import NEXT, uploads
 from mwnode.narrative import Narrator, short
 from mwnode.protocol.errors import GroupNotFound
 
@@ -34,7 +35,10 @@ def put(target: Target, file: Path) -> None:
     """Store a file's bytes; the same bytes again cost nothing."""
     with reach(target, target.key("owner")) as node:
         stored = node.put_artifact(file)
-    emit(target.as_json, stored, facts(stored))
+    emit(target.as_json, stored, [*facts(stored), NEXT])
+
+
+artifact.add_command(uploads)
 
 
 @artifact.command()

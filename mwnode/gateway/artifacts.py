@@ -24,6 +24,8 @@ PIECE_BYTES = 1024 * 1024
 """How much of an upload is handed to the store at once."""
 UPLOADERS_MAX = 64
 """Uploaders remembered for one content before it is published; sharing bytes before that is rare."""
+UPLOADS_LISTED_MAX = 1000
+"""The most recent uploads of a Principal that are listed."""
 _HASH = re.compile(r"(?:sha256:)?([0-9a-f]{64})\Z")
 _DIGEST = re.compile(r"\s*sha-256=:([A-Za-z0-9+/]{43}=):\s*\Z")
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})\Z")
@@ -73,6 +75,23 @@ class ArtifactPages:
                 txn.put_meta(name, msgspec.json.encode([*known, who][-UPLOADERS_MAX:]))
 
         await self._web.in_thread(self._web.authority.call(note).result)
+
+    async def uploads(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v0.1/uploads``: what the caller put and no Group has published, newest first, and until when it stays
+        unless something names it."""
+        principal, authority = principal_key(self._web.bearer(request).principal), self._web.authority
+        found = await self._web.in_thread(lambda: authority.artifacts.uploads_of(principal, UPLOADS_LISTED_MAX))
+        retention = authority.policy.upload_retention
+        rows = [
+            {
+                "contentHash": info.content_hash,
+                "sizeBytes": info.size,
+                "storedAt": info.stored_at.text(),
+                "removedAfter": info.stored_at.plus(retention).text() if retention else None,
+            }
+            for info in found
+        ]
+        return json_response({"uploads": rows})
 
     async def get(self, request: web.Request) -> web.StreamResponse:
         """``GET|HEAD /v0.1/artifacts/{hash}``, also a range of it; each piece is checked before it is sent."""

@@ -268,6 +268,7 @@ def add_routes(app: web.Application, hub: Hub, metrics: Metrics) -> Web:
         ("GET", "/v0.1/context-packages/{package_id}", history.context_package),
         ("PUT", "/v0.1/artifacts", artifacts.put),
         ("GET", "/v0.1/artifacts/{content_hash}", artifacts.get),
+        ("GET", "/v0.1/uploads", artifacts.uploads),
         ("GET", "/v0.1/registry", pages.registry),
         ("GET", "/v0.1/agents", pages.agents),
         ("GET", "/v0.1/agents/{agent_id}", pages.agent),

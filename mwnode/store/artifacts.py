@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
+import msgspec
 from blake3 import blake3
 from msgspec import Struct
 
@@ -34,6 +35,10 @@ FLIGHT_BYTES: Final = 4 * 1024**2
 """Chunks of so many bytes go to the writer together."""
 FLIGHTS_MAX: Final = 2
 """Such loads that may wait for the writer before the upload waits too: bounds the memory of an upload."""
+
+
+_UPLOADERS: Final = b"uploaders sha256:"
+_UPLOADERS_END: Final = b"uploaders sha256;"
 
 
 class Writer(Protocol):
@@ -213,6 +218,22 @@ class Artifacts:
         with self._store.read() as view:
             manifest = manifest_of(view, content_hash)
         return None if manifest is None else ArtifactInfo(content_hash, manifest.size, manifest.stored_at)
+
+    def uploads_of(self, principal: str, most: int) -> list[ArtifactInfo]:
+        """What a Principal put and no Group has published, newest first, at most so many.
+
+        Whether a Command or document names it otherwise is not looked for here: ``collecting`` reads all of them.
+        """
+        found = []
+        with self._store.read() as view:
+            for name, value in view.pages.scan("meta", _UPLOADERS, _UPLOADERS_END):
+                if principal not in msgspec.json.decode(value, type=list[str]):
+                    continue
+                content_hash = name.decode().rpartition(" ")[2]
+                manifest = manifest_of(view, content_hash)
+                if manifest is not None and view.get(CONTENTS, content_hash) is None:
+                    found.append(ArtifactInfo(content_hash, manifest.size, manifest.stored_at))
+        return sorted(found, key=lambda info: info.stored_at, reverse=True)[:most]
 
     def read(self, content_hash: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """The bytes from ``start`` up to ``stop``, piece by piece, each checked before it is handed out (R-13.1-20).

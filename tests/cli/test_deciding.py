@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from mwnode.authority.policy import Policy
 from mwnode.protocol.commands import CORE, PAYLOADS
 from mwnode.protocol.identifiers import mission_conversation_id
+from mwnode.protocol.instants import parse
 from mwnode.testing import Harness, MissionHandle, WorkHandle
 from tests.cli.finished import harness, named
 from tests.cli.support import Done, cli
@@ -435,3 +437,26 @@ def test_a_mission_is_given_another_budget_and_priority(made: Made) -> None:
     assert "high" in next(
         line for line in cli("mission", "list", "--home", made.home).out.splitlines() if made.at_work in line
     )
+
+
+def test_an_upload_is_found_again_by_whoever_put_it_until_it_is_published(made: Made, tmp_path: Path) -> None:
+    def uploads(name: str) -> Any:
+        key = made.home / "keys" / f"{name}.key"
+        return cli("artifact", "uploads", "--home", made.home, "--key", key, "--json").json["uploads"]
+
+    (tmp_path / "new.txt").write_text("nobody names this\n")
+    (tmp_path / "published.txt").write_text("all pass\n")
+    put = cli("artifact", "put", tmp_path / "new.txt", "--home", made.home)
+    assert "mwnode artifact uploads" in put.out
+    assert cli("artifact", "put", tmp_path / "published.txt", "--home", made.home).status == 0
+    (listed,) = uploads("owner")
+    assert listed["contentHash"] in put.out
+    assert listed["sizeBytes"] == 18
+    kept = parse(listed["removedAfter"]).whole_microseconds() - parse(listed["storedAt"]).whole_microseconds()
+    assert kept == Policy().upload_retention * 1_000_000
+    assert cli("human", "add", "other", "--home", made.home).status == 0
+    assert uploads("other") == []
+    assert listed["contentHash"] in cli("artifact", "uploads", "--home", made.home).out
+    settings = made.home / "mwnode.toml"
+    settings.write_text(settings.read_text().replace("[policy]\n", "[policy]\nupload_retention = 0\n"))
+    assert uploads("owner")[0]["removedAfter"] is None
