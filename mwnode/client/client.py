@@ -42,13 +42,19 @@ from mwnode.client.orders import Order, Orders
 from mwnode.client.restore import Restored, check_snapshot, check_state
 from mwnode.client.transports import Dial, websocket_dialer
 from mwnode.protocol.documents import Event, PresenceRecord
-from mwnode.protocol.errors import ErrorCode, GroupNotFound, MissionWeaveError
+from mwnode.protocol.errors import AuthStaleSession, ErrorCode, GroupNotFound, MissionWeaveError
 from mwnode.protocol.frames import AttentionFilter
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.system import OsEntropy, SystemClock
 from mwnode.trust.keys import SigningKey
 from mwnode.trust.registry import Registry
 from mwnode.trust.verification import Failure, verify
+
+SESSIONS = "/v0.1/sessions"
+"""Who holds the Agent's session now."""
+
+HOLDER_SECONDS = 2.0
+"""How long a replaced client waits to be told by whom: what it runs is to be stopped soon."""
 
 RegistrySource = Callable[[], Awaitable[Registry]]
 
@@ -61,6 +67,14 @@ _FINAL = frozenset(
     }
 )
 """After these a new connection can only be refused again, or would fence the runtime that fenced this one."""
+
+
+def holder(session: Mapping[str, Any]) -> str:
+    """Since when, from where and by which key a session is held, to be put behind a sentence."""
+    if not session.get("openedAt"):
+        return f" (Session Epoch {session['sessionEpoch']}, not connected at this moment)"
+    address = f" from {session['address']}" if session.get("address") else ""
+    return f" since {session['openedAt']}{address} (Session Epoch {session['sessionEpoch']}, key {session['keyId']})"
 
 
 class Client:
@@ -98,6 +112,7 @@ class Client:
             take=self._take,
             refresh=self._refresh_registry,
             before_send=self._send_cursors,
+            before_again=self._check_still_ours,
             observe=self._observe,
         )
         self._orders = Orders(
@@ -172,9 +187,43 @@ class Client:
         first = self._first
         try:
             await self._link.run(lambda: patient or (first is not None and first.done()))
+        except AuthStaleSession as error:
+            self._end(await self._replaced(error))
         except Exception as error:
             # What another attempt cannot mend ends the client: whoever waits for something is told.
             self._end(error)
+
+    async def _check_still_ours(self) -> None:
+        """Before connecting again: the newer of two processes with one key wins, and by that this one may be the older.
+
+        A Session Epoch beyond all that this client can have opened is another process's. To connect would fence that
+        one, which then would come again and fence this one, without end (R-6.3-06). Raises AuthStaleSession then, and
+        ConnectionLost or Unreachable when the node cannot tell now.
+        """
+        if self.http is None:
+            return
+        try:
+            session = await self.get(SESSIONS)
+        except MissionWeaveError as error:
+            if passes(error):
+                raise ConnectionLost(f"the node does not answer who holds the session: {error}") from error
+            return  # the handshake is refused for the same, and says so
+        if session["sessionEpoch"] > self._engine.session_epoch + self._engine.unconfirmed:
+            raise AuthStaleSession("the Session Epoch is not this client's any more", rule="R-6.3-06")
+
+    async def _replaced(self, error: AuthStaleSession) -> AuthStaleSession:
+        """Who holds the session now, as far as the node tells."""
+        told = f"another process uses the key of {self.key.principal.id} and has replaced this one"
+        if self.http is not None:
+            try:
+                async with asyncio.timeout(HOLDER_SECONDS):
+                    told += holder(await self.get(SESSIONS))
+            except (ClientError, MissionWeaveError, TimeoutError) as unknown:
+                self._observe("waits", {"path": SESSIONS, "because": str(unknown)})
+        ours = self._engine.session_epoch
+        replaced = AuthStaleSession(f"{told}; this one had Session Epoch {ours}", rule="R-6.3-06")
+        replaced.__cause__ = error
+        return replaced
 
     async def close(self) -> None:
         """End the connection. Whatever still waits gets ConnectionLost."""
@@ -362,6 +411,21 @@ class Client:
     def session_epoch(self) -> int:
         """The present Session Epoch."""
         return self._engine.session_epoch
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the client for good, AuthStaleSession for another process with its key; None while it lives."""
+        return self._failure
+
+    async def replaced(self) -> str | None:
+        """Since when and from where another process was connected that this client has just put an end to, if any.
+
+        It learns so with its next frame, or within five seconds when it has nothing to say (decision A20).
+        """
+        if self.http is None:
+            return None
+        older = (await self.get_at_last(SESSIONS)).get("replaced")
+        return None if older is None else holder(older)
 
     @property
     def connected(self) -> bool:

@@ -154,6 +154,8 @@ class ClientEngine:
         self._check = check
         self.phase = Phase.CLOSED
         self.session_epoch = 0
+        self.unconfirmed = 0
+        """Handshakes since then whose end we never heard of: each may have opened one more Session Epoch of ours."""
         self.presence: Callable[[int], PresenceRecord] | None = None
         """Makes the Presence that goes with our PINGs, from the Session Epoch."""
         self.membership_epochs: dict[str, int] = {}
@@ -313,6 +315,7 @@ class ClientEngine:
             server_nonce=hello.server_nonce,
         )
         self.phase = Phase.ANSWERED
+        self.unconfirmed += 1
         self._send(
             frames.HelloClientResponse(
                 protocol_version="0.1",
@@ -330,6 +333,7 @@ class ClientEngine:
     def _accepted(self, hello: frames.HelloServerAccept) -> list[Notice]:
         self.phase = Phase.LIVE
         self.session_epoch = hello.session_epoch
+        self.unconfirmed = 0
         for subscription in self._subscriptions.values():
             subscription.over = subscription.ending = False
             subscription.feed.restart()

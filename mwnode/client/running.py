@@ -44,10 +44,7 @@ async def first_session(
         await asyncio.wait((connecting, stopped), return_when=asyncio.FIRST_COMPLETED)
         if not connecting.done():
             return None
-        client = connecting.result()
-        if client.session_epoch > 1:
-            log("took_over", {"note": "another process that still uses this key is ended by this one"})
-        return client
+        return connecting.result()
     finally:
         stopped.cancel()
         if not connecting.done():

@@ -11,6 +11,7 @@ import aiohttp
 from mwnode.client.address import client_tls, parse_address
 from mwnode.client.engine import FRAME_BYTES
 from mwnode.client.errors import NotTrusted, Unreachable
+from mwnode.protocol.errors import AuthStaleSession, ErrorCode
 
 _CONNECT_SECONDS = 15.0
 
@@ -22,7 +23,11 @@ class Transport(Protocol):
         """Send messages in order; returns when there is room for more. OSError when the connection is gone."""
 
     async def receive(self) -> bytes | None:
-        """The next message, or ``None`` when the connection is over."""
+        """The next message, or ``None`` when the connection is over.
+
+        AuthStaleSession when the node closed it because a newer session of the Agent has fenced it: one that had
+        nothing to say is told by nothing else (decision A20).
+        """
 
     async def close(self) -> None:
         """End the connection. Idempotent."""
@@ -48,6 +53,8 @@ class WebSocketTransport:
         if message.type is aiohttp.WSMsgType.TEXT:
             data: str | bytes = message.data
             return data.encode() if isinstance(data, str) else data
+        if message.type is aiohttp.WSMsgType.CLOSE and message.extra == ErrorCode.AUTH_STALE_SESSION:
+            raise AuthStaleSession("the node closed this connection for a newer one of the same Agent", rule="R-6.3-06")
         # A binary message is none of the protocol's (R-17.1-04); everything else is an end.
         return None
 

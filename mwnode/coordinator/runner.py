@@ -117,6 +117,9 @@ class Coordinator:
         """Coordinate until ``stop`` is set, or until the one Mission asked for has ended."""
         stop = stop or asyncio.Event()
         self._log("coordinating", {"agentId": self.key.principal.id, "planHashes": list(self.plans)})
+        replaced = await self.client.replaced()
+        if replaced is not None:
+            self._log("took_over", {"note": f"another process with this key, connected{replaced}, has been replaced"})
         for work in (self._listen, self._look_for_missions):
             self._tasks.spawn(work)
         try:
@@ -158,6 +161,8 @@ class Coordinator:
         try:
             await self.client.subscribe({group_id: 0}, caught_up=True)
         except MissionWeaveError as error:
+            if self.client.failure is not None:
+                raise  # it says nothing about the Group
             self._log("not_followed", {"groupId": group_id, "code": error.code.value})
             self.engines.pop(group_id, None)
             if error.code is ErrorCode.CURSOR_TOO_OLD:
@@ -173,6 +178,8 @@ class Coordinator:
         try:
             await self.client.subscribe({group_id: 0}, CHILD_ATTENTION, caught_up=True)
         except MissionWeaveError as error:
+            if self.client.failure is not None:
+                raise  # it says nothing about the Group
             # A child that is archived, or that another Coordinator's owner took over, tells nothing any more.
             self._log("child_not_followed", {"groupId": group_id, "code": error.code.value})
             self._parents[group_id].children.caught_up(group_id)
@@ -284,6 +291,8 @@ class Coordinator:
                 extensions=effect.extensions,
             )
         except MissionWeaveError as error:
+            if self.client.failure is not None:
+                raise  # it says nothing about the Command
             engine.refused(effect.ticket, error)
         else:
             engine.answered(effect.ticket, receipt)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from mwnode.gateway.engine import Close, Engine, Phase
 from mwnode.gateway.flow import Outbox, Parcel
@@ -44,7 +44,12 @@ class Connection:
     """One connection: protocol engine, outbox, transport."""
 
     def __init__(
-        self, authority: Authority, replies: Replies, peer: Peer, touched: Callable[[Connection], None]
+        self,
+        authority: Authority,
+        replies: Replies,
+        peer: Peer,
+        touched: Callable[[Connection], None],
+        address: str = "",
     ) -> None:
         """``touched`` is told whenever something was queued."""
         limits = authority.limits
@@ -53,6 +58,12 @@ class Connection:
         self.engine = Engine(authority, replies)
         self.outbox = Outbox(limits.outbox_frames, limits.outbox_bytes)
         self.subscriptions: dict[str, Subscription] = {}
+        self.address = address
+        """Where the peer is, as far as the transport knows."""
+        self.opened_at: str | None = None
+        """When the Agent's session began, RFC 3339."""
+        self.replaced: dict[str, Any] | None = None
+        """The session of the same Agent that was fenced by this one while it was connected."""
         self.withheld: dict[tuple[str, int], None] = {}
         self.origin: Origin | None = None
         self.pinged_at = self.engine.connected_at
@@ -70,6 +81,11 @@ class Connection:
     @property
     def actor(self) -> Actor:
         return self.engine.actor
+
+    def told(self) -> dict[str, Any]:
+        """Whose session this is, since when and from where, for the Agent itself."""
+        told = {"sessionEpoch": self.engine.session_epoch, "keyId": self.engine.key_id, "openedAt": self.opened_at}
+        return told | ({"address": self.address} if self.address else {})
 
     @property
     def receiving(self) -> bool:

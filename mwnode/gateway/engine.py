@@ -337,7 +337,7 @@ class Engine:
 
 AUTH_REQUIRED = Rejection(ErrorCode.AUTH_REQUIRED, "complete the HELLO handshake first", "R-19-10")
 STALE_SESSION = Rejection(
-    ErrorCode.AUTH_STALE_SESSION, "a newer session of this Agent has replaced this one; connect again", "R-19-12"
+    ErrorCode.AUTH_STALE_SESSION, "a newer session of this Agent has replaced this one", "R-19-12"
 )
 NOT_AN_OBJECT = Rejection(ErrorCode.PROTOCOL_VIOLATION, "a frame is one JSON object", "R-17.1-03")
 _FATAL_FAULTS = frozenset({"invalid-utf8", "too-large"})

@@ -217,6 +217,13 @@ class Pages:
         self._web.bearer(request)
         return json_response({"presence": list(self._web.hub.presence.values())})
 
+    async def own_session(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v0.1/sessions``: the Agent's newest Session Epoch, and who holds it (R-6.3-06)."""
+        principal = self._web.bearer(request).principal
+        if principal.type != "agent":
+            raise refuse(ErrorCode.AUTH_FORBIDDEN, "only Agents have Session Epochs", "R-19-14")
+        return json_response({"agentId": principal.id} | self._web.hub.session_of(principal.id))
+
     async def cursors(self, request: web.Request) -> web.StreamResponse:
         """``GET /v0.1/cursors``: the Agent's durable Cursors (decision A9)."""
         principal = self._web.bearer(request).principal
@@ -274,6 +281,7 @@ def add_routes(app: web.Application, hub: Hub, metrics: Metrics) -> Web:
         ("GET", "/v0.1/agents/{agent_id}", pages.agent),
         ("GET", "/v0.1/agents/{agent_id}/performance", pages.performance),
         ("GET", "/v0.1/presence", pages.presence),
+        ("GET", "/v0.1/sessions", pages.own_session),
         ("GET", "/v0.1/cursors", pages.cursors),
         ("GET", "/healthz", pages.health),
         ("GET", "/readyz", pages.ready),

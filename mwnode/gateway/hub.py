@@ -67,6 +67,8 @@ class Hub:
         self.authority = authority
         self.replies = Replies(authority.clock, authority.entropy)
         self.sessions = Sessions(authority)
+        self._fenced: dict[str, Connection] = {}
+        """By Agent, the connection that was fenced last and is not closed yet."""
         self.delivery = Delivery(authority, self.replies, self._schedule_pump)
         self._dirty: dict[int, Connection] = {}
         self.connections: dict[int, Connection] = {}
@@ -152,12 +154,12 @@ class Hub:
 
     # --- connections ---
 
-    def attach(self, peer: Peer) -> Connection | Rejection:
+    def attach(self, peer: Peer, address: str = "") -> Connection | Rejection:
         """Take a new connection, unless there are too many (R-17.3-01)."""
         limits = self.authority.limits
         if self.stopping or len(self.connections) >= limits.connections:
             return CROWDED
-        connection = Connection(self.authority, self.replies, peer, self._touched)
+        connection = Connection(self.authority, self.replies, peer, self._touched, address)
         connection.engine.accepting = not self.stopping
         self.connections[id(connection)] = connection
         return connection
@@ -170,6 +172,8 @@ class Hub:
         connection.outbox.drop()
         connection.relieve()
         self.connections.pop(id(connection), None)
+        if connection.fenced_at is not None and self._fenced.get(connection.actor.id) is connection:
+            del self._fenced[connection.actor.id]
         self._dirty.pop(id(connection), None)
         writer = connection.writer
         # A writer that is closing the transport ends by itself; the close handshake is bounded in time.
@@ -282,6 +286,9 @@ class Hub:
                 engine.fence()
                 return
             self._fence(older)
+        fenced = self._fenced.get(actor.id)
+        connection.replaced = None if fenced is None else fenced.told()
+        connection.opened_at = self.authority.clock.now().text()
         if connection.gone:
             return
         token, expires_at = self.sessions.issue(actor, engine.key_id, epoch)
@@ -292,10 +299,27 @@ class Hub:
         connection.peer.known(actor)
         self.perform(connection, engine.session_opened(outcome, token, expires_at))
 
+    def session_of(self, agent_id: str) -> dict[str, Any]:
+        """An Agent's newest Session Epoch, and of its live connection since when, from where, and whom it replaced.
+
+        By this a process whose link was cut finds out before it connects again that another one has taken its Agent
+        over: connecting would fence the newer of the two (R-6.3-06).
+        """
+        with self.authority.read() as view:
+            row = view.get(AGENTS, agent_id)
+        told: dict[str, Any] = {"sessionEpoch": 0 if row is None else row.session_epoch, "connected": False}
+        live = self.delivery.live_by_agent.get(agent_id)
+        if isinstance(live, Connection) and live.engine.session_epoch == told["sessionEpoch"]:
+            told |= live.told() | {"connected": True}
+            if live.replaced is not None:
+                told["replaced"] = live.replaced
+        return told
+
     def _fence(self, connection: Connection) -> None:
         """From this moment the older connection gets no Event (R-6.3-06, decision A20)."""
         if connection.engine.fence():
             connection.fenced_at = self.authority.clock.monotonic()
+            self._fenced[connection.actor.id] = connection
             self.delivery.leave(connection)
             connection.outbox.drop()
 

@@ -175,7 +175,7 @@ async def _websocket(request: web.Request) -> web.StreamResponse:
         spent=exchange.spent,
     )
     fits = doors.greet(visit, now())
-    connection = hub.attach(peer) if fits else CROWDED
+    connection = hub.attach(peer, request.remote or "") if fits else CROWDED
     if isinstance(connection, Rejection):
         await socket.send_str(hub.replies.error(connection, fatal=True).decode())
         await socket.close(code=WSCloseCode.TRY_AGAIN_LATER)

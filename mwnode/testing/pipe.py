@@ -19,7 +19,7 @@ from mwnode.gateway.connection import Connection
 from mwnode.gateway.flow import Parcel
 from mwnode.gateway.hub import Hub
 from mwnode.protocol.documents import Actor
-from mwnode.protocol.errors import Rejection
+from mwnode.protocol.errors import AuthStaleSession, ErrorCode, Rejection
 from mwnode.trust.registry import Registry
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Pipe:
         self._something = asyncio.Event()
         self._room = asyncio.Event()
         self.over = False
+        self._fenced = False
         self.close_code: int | None = None
         """Why the node closed the connection, where it did."""
 
@@ -78,6 +79,7 @@ class Pipe:
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Either end closes: what was written before is still received."""
         self.close_code = self.close_code or code
+        self._fenced = reason == ErrorCode.AUTH_STALE_SESSION
         self.abort()
 
     def known(self, principal: Actor) -> None:
@@ -116,6 +118,8 @@ class Pipe:
 
     async def receive(self) -> bytes | None:
         while not self._waiting:
+            if self._fenced:
+                raise AuthStaleSession("the node closed this connection for a newer one of the same Agent")
             if self.over:
                 return None
             self._something.clear()

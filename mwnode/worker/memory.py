@@ -7,7 +7,9 @@ while the node could not be reached (R-11.5-05).
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from msgspec import Struct
 
 from mwnode.client.fold import WorkView
 from mwnode.store.ownership import allocate_readers
+from mwnode.worker.errors import DirectoryBusy
 from mwnode.worker.jobs import Kept
 
 FORMAT = b"1"
@@ -26,10 +29,6 @@ MAP_BYTES_MAX = 16 * 1024**3
 READERS = 126
 """LMDB's own default."""
 _DATABASES = ("meta", "groups", "views", "runs", "buffer")
-
-
-class MemoryBusy(Exception):
-    """Another Worker uses the directory; one line that says what to do."""
 
 
 class GroupMemory(Struct, frozen=True):
@@ -62,39 +61,56 @@ def _key(*parts: str) -> bytes:
     return b"".join(hashlib.blake2b(part.encode(), digest_size=16).digest() for part in parts)
 
 
+def _only_here(path: Path) -> int:
+    """The lock of a Worker's directory, which is one process's at a time; DirectoryBusy when another one has it."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise DirectoryBusy(f"{path.parent} is in use by another Worker: give each its own --directory") from None
+    return lock
+
+
 class Memory:
     """One Agent's memory on this machine. Use it from one thread."""
 
-    def __init__(self, environment: lmdb.Environment, databases: dict[str, Any]) -> None:
+    def __init__(self, environment: lmdb.Environment, databases: dict[str, Any], lock: int) -> None:
         self._environment = environment
+        self._lock = lock
         self._databases = databases
 
     @classmethod
     def open(cls, path: Path, agent_id: str) -> Memory:
         """Open the file, or make it. A file of another Agent, of another version or a damaged one is begun anew.
 
-        Raises MemoryBusy when another Worker holds it, StoreFull when the disk has no room for it.
+        Raises DirectoryBusy when another process has the directory, StoreFull when the disk has no room for it.
         """
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = _only_here(path.with_name("worker.lock"))
         try:
-            return cls._open(path, agent_id)
-        except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError, _Foreign):
-            # Nothing of value is lost: it is rebuilt by replay.
-            for name in (path, path.with_name(path.name + "-lock")):
-                name.unlink(missing_ok=True)
-            return cls._open(path, agent_id)
+            try:
+                return cls._open(path, agent_id, lock)
+            except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError, _Foreign):
+                # Nothing of value is lost: it is rebuilt by replay.
+                for name in (path, path.with_name(path.name + "-lock")):
+                    name.unlink(missing_ok=True)
+                return cls._open(path, agent_id, lock)
+        except BaseException:
+            os.close(lock)
+            raise
 
     @classmethod
-    def _open(cls, path: Path, agent_id: str) -> Memory:
+    def _open(cls, path: Path, agent_id: str, lock: int) -> Memory:
         allocate_readers(path, READERS)
         try:
             environment = lmdb.open(
                 str(path), subdir=False, max_dbs=len(_DATABASES), map_size=MAP_BYTES, mode=0o600, meminit=False
             )
         except lmdb.LockError as error:
-            raise MemoryBusy(f"{path} is in use by another Worker: give each Worker a --directory") from error
+            raise DirectoryBusy(f"{path} is in use by another Worker: give each its own --directory") from error
         databases: dict[str, Any] = {name: environment.open_db(name.encode()) for name in _DATABASES}
-        memory = cls(environment, databases)
+        memory = cls(environment, databases, lock)
         with environment.begin(write=True, db=databases["meta"]) as txn:
             stamp = FORMAT + b" " + agent_id.encode()
             known = txn.get(b"stamp")
@@ -106,8 +122,11 @@ class Memory:
         return memory
 
     def close(self) -> None:
-        """Give the file back."""
+        """Give the file and its directory back. Idempotent."""
         self._environment.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     # --- Groups -------------------------------------------------------------------------------------------------------
 

@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from mwnode.client.running import first_session, stopped_by_signals
 from mwnode.trust.keys import SigningKey
+from mwnode.worker.errors import WorkerError
 from mwnode.worker.executor import ExecutorLimits, SubprocessExecutor
 from mwnode.worker.hands import Log
 from mwnode.worker.settings import WorkerSettings
-from mwnode.worker.worker import Worker, WorkerError
+from mwnode.worker.worker import Worker
 
 __all__ = ["Worker", "WorkerError", "WorkerOptions", "run_worker"]
 

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from mwnode.worker.effects import (
     Unbuffer,
 )
 from mwnode.worker.engine import WorkerEngine
+from mwnode.worker.errors import WorkerError
 from mwnode.worker.executor import Executor, Handler, HandlerExecutor
 from mwnode.worker.groups import GroupState
 from mwnode.worker.hands import Hands, Log
@@ -49,12 +51,10 @@ from mwnode.worker.presence import presence
 from mwnode.worker.settings import WorkerSettings
 
 TICK_SECONDS = 0.1
+TAKE_OVER_SECONDS = 8.0
+"""How long a Worker waits that has replaced another one: five until that one is told, and some for it to stop."""
 LOOK_SECONDS = 5.0
 """How often the list of Missions is read, beside the notices that come by themselves."""
-
-
-class WorkerError(Exception):
-    """The Worker cannot work; one line that says what to do."""
 
 
 class Worker:
@@ -114,12 +114,14 @@ class Worker:
         papers = Papers(self.key, self._clock, self._entropy, mwnode.__version__)
         self.engine = WorkerEngine(papers, _capabilities(self._card), settings)
         self._hands = Hands(self.client, self.engine, self._executor, root, self._log, self._tasks.wake)
+        await self._let_the_older_end(stop)
+        # It is ours alone from here on: clearing it would clear what another process runs there.
+        self._memory = Memory.open(root / "worker.mdb", f"{self.key.organization_id} {self.key.principal.id}")
         # What a crash left here belongs to no run any more.
         shutil.rmtree(self._hands.slots, ignore_errors=True)
         self._session: int | None = None
         self._link()
         self.client.present(lambda epoch: presence(self.engine, epoch))
-        self._memory = Memory.open(root / "worker.mdb", f"{self.key.organization_id} {self.key.principal.id}")
         self._restore()
         self._note("working", {"agentId": self.key.principal.id, "slots": slots, "directory": str(root)})
         for work in (self._listen, self._look_for_groups):
@@ -127,6 +129,8 @@ class Worker:
         try:
             await self._loop(stop)
         finally:
+            # Also after a failure: a Worker that was replaced leaves nothing running that the newer one begins anew.
+            self._hands.kill_all()
             self.client.present(None)
             await self._tasks.end()
             self._keep()
@@ -151,7 +155,17 @@ class Worker:
                 if self.engine.idle or self._clock.monotonic() - stopped_at > patience:
                     break
             await self._tasks.rest(TICK_SECONDS)
-        self._hands.kill_all()
+
+    async def _let_the_older_end(self, stop: asyncio.Event) -> None:
+        """Begin nothing while another process with this key may still run it: the newer wins, nothing is done twice."""
+        replaced = await self.client.replaced()
+        if replaced is None:
+            return
+        note = f"another process with this key, connected{replaced}, has been replaced; waiting for it to stop"
+        self._note("took_over", {"note": note, "seconds": TAKE_OVER_SECONDS})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TAKE_OVER_SECONDS):
+                await stop.wait()
 
     def _kept_aside(self) -> bool:
         """Whether somebody wanted to look at failed runs, and there are some."""
@@ -257,6 +271,8 @@ class Worker:
                     return
                 await self.client.subscribe({group_id: inbox.cursor}, caught_up=True)
         except MissionWeaveError as error:
+            if self.client.failure is not None:
+                raise  # it says nothing about the Group
             self._note("not_joined", {"groupId": group_id, "code": error.code.value})
             self.engine.leave(group_id)
             self._memory.forget_group(group_id)
@@ -371,6 +387,8 @@ class Worker:
                 extensions=effect.extensions,
             )
         except MissionWeaveError as error:
+            if self.client.failure is not None:
+                raise  # it says nothing about the Command
             self._link()
             self.engine.refused(effect.ticket, error)
         else:

@@ -16,6 +16,7 @@ class CuttingProxy:
         self._limit = limit
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
         self.websockets = 0
         self.cuts = 0
 
@@ -24,6 +25,11 @@ class CuttingProxy:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port: int = self._server.sockets[0].getsockname()[1]
         return port
+
+    def cut(self) -> None:
+        """End every connection there is now."""
+        for end in self._open:
+            end.transport.abort()
 
     async def close(self) -> None:
         assert self._server is not None
@@ -38,6 +44,7 @@ class CuttingProxy:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         ends = [writer]
+        self._open.add(writer)
         try:
             node_reader, node_writer = await asyncio.open_connection("127.0.0.1", self._port)
             ends.append(node_writer)
@@ -63,6 +70,7 @@ class CuttingProxy:
         except (OSError, asyncio.IncompleteReadError):
             return
         finally:
+            self._open.discard(writer)
             for end in ends:
                 end.transport.abort()
 
