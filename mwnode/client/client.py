@@ -40,6 +40,7 @@ from mwnode.client.http import HttpClient
 from mwnode.client.link import Link, Observer
 from mwnode.client.orders import Order, Orders
 from mwnode.client.restore import Restored, check_snapshot, check_state
+from mwnode.client.succession import Succession
 from mwnode.client.transports import Dial, websocket_dialer
 from mwnode.protocol.documents import Event, PresenceRecord
 from mwnode.protocol.errors import AuthStaleSession, ErrorCode, GroupNotFound, MissionWeaveError
@@ -49,12 +50,6 @@ from mwnode.system import OsEntropy, SystemClock
 from mwnode.trust.keys import SigningKey
 from mwnode.trust.registry import Registry
 from mwnode.trust.verification import Failure, verify
-
-SESSIONS = "/v0.1/sessions"
-"""Who holds the Agent's session now."""
-
-HOLDER_SECONDS = 2.0
-"""How long a replaced client waits to be told by whom: what it runs is to be stopped soon."""
 
 RegistrySource = Callable[[], Awaitable[Registry]]
 
@@ -67,14 +62,6 @@ _FINAL = frozenset(
     }
 )
 """After these a new connection can only be refused again, or would fence the runtime that fenced this one."""
-
-
-def holder(session: Mapping[str, Any]) -> str:
-    """Since when, from where and by which key a session is held, to be put behind a sentence."""
-    if not session.get("openedAt"):
-        return f" (Session Epoch {session['sessionEpoch']}, not connected at this moment)"
-    address = f" from {session['address']}" if session.get("address") else ""
-    return f" since {session['openedAt']}{address} (Session Epoch {session['sessionEpoch']}, key {session['keyId']})"
 
 
 class Client:
@@ -104,6 +91,7 @@ class Client:
         self._registry_is_new = False
         self._observe = observer or (lambda event, details: None)
         self._engine = ClientEngine(key, clock, entropy, self._check if registry is not None else None)
+        self._succession = Succession(key, self._engine, http, self._observe)
         self._link = Link(
             self._engine,
             dial,
@@ -112,7 +100,7 @@ class Client:
             take=self._take,
             refresh=self._refresh_registry,
             before_send=self._send_cursors,
-            before_again=self._check_still_ours,
+            before_again=self._succession.check_still_ours,
             observe=self._observe,
         )
         self._orders = Orders(
@@ -188,42 +176,10 @@ class Client:
         try:
             await self._link.run(lambda: patient or (first is not None and first.done()))
         except AuthStaleSession as error:
-            self._end(await self._replaced(error))
+            self._end(await self._succession.told(error))
         except Exception as error:
             # What another attempt cannot mend ends the client: whoever waits for something is told.
             self._end(error)
-
-    async def _check_still_ours(self) -> None:
-        """Before connecting again: the newer of two processes with one key wins, and by that this one may be the older.
-
-        A Session Epoch beyond all that this client can have opened is another process's. To connect would fence that
-        one, which then would come again and fence this one, without end (R-6.3-06). Raises AuthStaleSession then, and
-        ConnectionLost or Unreachable when the node cannot tell now.
-        """
-        if self.http is None:
-            return
-        try:
-            session = await self.get(SESSIONS)
-        except MissionWeaveError as error:
-            if passes(error):
-                raise ConnectionLost(f"the node does not answer who holds the session: {error}") from error
-            return  # the handshake is refused for the same, and says so
-        if session["sessionEpoch"] > self._engine.session_epoch + self._engine.unconfirmed:
-            raise AuthStaleSession("the Session Epoch is not this client's any more", rule="R-6.3-06")
-
-    async def _replaced(self, error: AuthStaleSession) -> AuthStaleSession:
-        """Who holds the session now, as far as the node tells."""
-        told = f"another process uses the key of {self.key.principal.id} and has replaced this one"
-        if self.http is not None:
-            try:
-                async with asyncio.timeout(HOLDER_SECONDS):
-                    told += holder(await self.get(SESSIONS))
-            except (ClientError, MissionWeaveError, TimeoutError) as unknown:
-                self._observe("waits", {"path": SESSIONS, "because": str(unknown)})
-        ours = self._engine.session_epoch
-        replaced = AuthStaleSession(f"{told}; this one had Session Epoch {ours}", rule="R-6.3-06")
-        replaced.__cause__ = error
-        return replaced
 
     async def close(self) -> None:
         """End the connection. Whatever still waits gets ConnectionLost."""
@@ -422,10 +378,7 @@ class Client:
 
         It learns so with its next frame, or within five seconds when it has nothing to say (decision A20).
         """
-        if self.http is None:
-            return None
-        older = (await self.get_at_last(SESSIONS)).get("replaced")
-        return None if older is None else holder(older)
+        return await self._succession.replaced(self.get_at_last)
 
     @property
     def connected(self) -> bool:

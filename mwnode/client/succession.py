@@ -1,0 +1,73 @@
+"""Who holds an Agent's session: of two processes with one key the newer wins, and the older one can say so (R-6.3-06)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from mwnode.client.engine import ClientEngine
+from mwnode.client.errors import ClientError, ConnectionLost, passes
+from mwnode.client.http import HttpClient
+from mwnode.client.link import Observer
+from mwnode.protocol.errors import AuthStaleSession, MissionWeaveError
+from mwnode.trust.keys import SigningKey
+
+SESSIONS = "/v0.1/sessions"
+HOLDER_SECONDS = 2.0
+"""How long a replaced client waits to be told by whom: what it runs is to be stopped soon."""
+
+
+class Succession:
+    """Asks the node who holds one Agent's session. A client without an HTTP side cannot ask."""
+
+    def __init__(self, key: SigningKey, engine: ClientEngine, http: HttpClient | None, observe: Observer) -> None:
+        self._key = key
+        self._engine = engine
+        self._http = http
+        self._observe = observe
+
+    async def check_still_ours(self) -> None:
+        """Before connecting again: the newer of two processes with one key wins, and by that this one may be the older.
+
+        A Session Epoch beyond all that this client can have opened is another process's. To connect would fence that
+        one, which then would come again and fence this one, without end. Raises AuthStaleSession then, and
+        ConnectionLost or Unreachable when the node cannot tell now.
+        """
+        if self._http is None:
+            return
+        try:
+            session = await asyncio.to_thread(self._http.get, SESSIONS)
+        except MissionWeaveError as error:
+            if passes(error):
+                raise ConnectionLost(f"the node does not answer who holds the session: {error}") from error
+            return  # the handshake is refused for the same, and says so
+        if session["sessionEpoch"] > self._engine.session_epoch + self._engine.unconfirmed:
+            raise AuthStaleSession("the Session Epoch is not this client's any more", rule="R-6.3-06")
+
+    async def told(self, error: AuthStaleSession) -> AuthStaleSession:
+        """The same error, and who holds the session now, as far as the node tells."""
+        told = f"another process uses the key of {self._key.principal.id} and has replaced this one"
+        if self._http is not None:
+            try:
+                async with asyncio.timeout(HOLDER_SECONDS):
+                    told += _holder(await asyncio.to_thread(self._http.get, SESSIONS))
+            except (ClientError, MissionWeaveError, TimeoutError) as unknown:
+                self._observe("waits", {"path": SESSIONS, "because": str(unknown)})
+        ours = self._engine.session_epoch
+        replaced = AuthStaleSession(f"{told}; this one had Session Epoch {ours}", rule="R-6.3-06")
+        replaced.__cause__ = error
+        return replaced
+
+    async def replaced(self, get: Callable[[str], Awaitable[Mapping[str, Any]]]) -> str | None:
+        """Since when and from where another process was connected that this client has just put an end to, if any."""
+        older = None if self._http is None else (await get(SESSIONS)).get("replaced")
+        return None if older is None else _holder(older)
+
+
+def _holder(session: Mapping[str, Any]) -> str:
+    """Since when, from where and by which key a session is held, to be put behind a sentence."""
+    if not session.get("openedAt"):
+        return f" (Session Epoch {session['sessionEpoch']}, not connected at this moment)"
+    address = f" from {session['address']}" if session.get("address") else ""
+    return f" since {session['openedAt']}{address} (Session Epoch {session['sessionEpoch']}, key {session['keyId']})"
