@@ -1,4 +1,4 @@
-"""Who holds an Agent's session: of two processes with one key the newer wins, and the older one can say so (R-6.3-06)."""
+"""Who holds an Agent's session: of two processes with one key the newer wins, and the older one says so (R-6.3-06)."""
 
 from __future__ import annotations
 
