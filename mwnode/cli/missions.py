@@ -11,12 +11,13 @@ from mwnode.cli.compose import principal
 from mwnode.cli.exits import Failure
 from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.output import emit, facts
+from mwnode.cli.possible import possible_now
 from mwnode.cli.reach import Reach, at, found
 from mwnode.cli.target import Target
 from mwnode.narrative import mission_title, short, work_item_name
 from mwnode.protocol import jcs
 from mwnode.protocol.commands import EXT
-from mwnode.protocol.errors import InvalidCommand, RevisionConflict
+from mwnode.protocol.errors import InvalidCommand, InvalidStateTransition, RevisionConflict
 from mwnode.protocol.identifiers import CORE_EXTENSION
 from mwnode.protocol.limits import FRAME_BYTES
 from mwnode.trust.keys import SigningKey
@@ -100,13 +101,16 @@ def membership_epoch(view: dict[str, Any], key: SigningKey) -> int:
 def act(node: Reach, key: SigningKey, view: dict[str, Any], kind: str, payload: dict[str, Any]) -> dict[str, Any]:
     """Send a Command about a Mission as one of its Members, for the revision that was shown; its receipt Event."""
     epoch = None if key.principal.type == "service" else membership_epoch(view, key)
-    answer = node.send(
-        kind,
-        payload,
-        group_id=view["mission"]["groupId"],
-        membership_epoch=epoch,
-        expected_revision=view["mission"]["revision"] if kind.startswith("mission.") else None,
-    )
+    try:
+        answer = node.send(
+            kind,
+            payload,
+            group_id=view["mission"]["groupId"],
+            membership_epoch=epoch,
+            expected_revision=view["mission"]["revision"] if kind.startswith("mission.") else None,
+        )
+    except InvalidStateTransition as error:
+        raise Failure(f"{error.code}: {error.message}; {possible_now(view)}") from error
     receipt: dict[str, Any] = answer["events"][0]
     return receipt
 
@@ -131,7 +135,10 @@ def archive_group(node: Reach, view: dict[str, Any]) -> list[dict[str, Any]]:
     if view["group"]["state"] == "archived":
         raise Failure(f"{group_id} is archived already, since {view['group']['archivedAt']}")
     if mission["state"] not in TERMINAL:
-        raise Failure(f"{mission['missionId']} is {mission['state']}: only the Group of an ended Mission is archived")
+        raise Failure(
+            f"{mission['missionId']} is {mission['state']}: only the Group of an ended Mission is archived; "
+            f"{possible_now(view)}"
+        )
     attempts_left = ARCHIVE_ATTEMPTS
     while True:
         snapshot = node.get(at("groups", group_id, "snapshots"))["snapshots"][-1]

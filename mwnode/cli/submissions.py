@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from mwnode.cli.exits import Failure
 from mwnode.cli.missions import events_of, file_names
 from mwnode.cli.output import facts, table
+from mwnode.cli.possible import possible_now
 from mwnode.cli.reach import Reach
 from mwnode.narrative import mission_title, short, work_item_name, work_item_of
 
@@ -69,7 +70,8 @@ def submission_of(node: Reach, view: dict[str, Any]) -> Submission:
     mission = view["mission"]
     if mission["state"] != "awaiting_approval":
         raise Failure(
-            f"{mission['missionId']} is {mission['state']}, so nothing of it waits for approval: see `mwnode waiting`"
+            f"{mission['missionId']} is {mission['state']}, so nothing of it waits for approval; {possible_now(view)}; "
+            "see `mwnode waiting`"
         )
     told = read_log(node, mission["groupId"])
     if told.submitted is None:

@@ -460,3 +460,17 @@ def test_an_upload_is_found_again_by_whoever_put_it_until_it_is_published(made: 
     settings = made.home / "mwnode.toml"
     settings.write_text(settings.read_text().replace("[policy]\n", "[policy]\nupload_retention = 0\n"))
     assert uploads("owner")[0]["removedAfter"] is None
+
+
+def test_a_refusal_for_the_state_says_what_the_state_admits(made: Made) -> None:
+    for command in (("budget", made.submitted, "toolCallLimit=12000"), ("priority", made.submitted, "high")):
+        refused = cli("mission", *command, "--home", made.home)
+        assert refused.status == 1
+        assert "INVALID_STATE_TRANSITION" in refused.err
+        assert "while it is awaiting_approval, `mwnode mission` can: approve, request-changes" in refused.err
+    assert "can: permit, review" in cli("mission", "approve", made.at_work, "--home", made.home).err
+    assert "can: permit, review" in cli("mission", "archive", made.at_work, "--home", made.home).err
+    assert cli("mission", "cancel", made.at_work, "--home", made.home).status == 0
+    assert "can: direct, archive" in cli("mission", "cancel", made.at_work, "--home", made.home).err
+    assert cli("mission", "archive", made.at_work, "--home", made.home).status == 0
+    assert "it can only be read" in cli("mission", "direct", made.at_work, "hello", "--home", made.home).err

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
+from mwnode.authority.table import MISSION_STATES
+from mwnode.cli.mission import mission
+from mwnode.cli.possible import KIND_OF_VERB, possible_in
 from mwnode.coordinator.plan import parse_plan
 from mwnode.coordinator.plan_format import (
     GENERIC_CAPABILITY,
@@ -21,6 +25,7 @@ from mwnode.coordinator.plan_format import (
     PlanWork,
 )
 from mwnode.protocol.documents import Progress
+from mwnode.protocol.documents.common import EvidenceType
 from mwnode.testing import Harness
 from mwnode.worker.steps import USAGE_LINE
 from tests.cli.support import CHECKOUT, ServedHome, cli
@@ -113,3 +118,22 @@ def test_the_members_of_progress_and_usage_lines_are_told() -> None:
 def line_of(member: str) -> str:
     """The README's row about one kind of line in the progress file."""
     return next(line for line in README.splitlines() if line.startswith(f'| `{{"{member}"'))
+
+
+def test_the_table_of_mission_states_says_what_the_authority_admits() -> None:
+    lines = README[README.index("| a Mission that is |") :].split("\n\n")[0].splitlines()[2:]
+    told = {}
+    for row in lines:
+        _, states, verbs, _ = row.split("|")
+        told |= {state: re.findall(r"`([a-z-]+)`", verbs) for state in re.findall(r"`(\w+)`", states)}
+    assert told == {state: possible_in(state) for state in MISSION_STATES}
+    assert set(KIND_OF_VERB) <= set(mission.commands)
+
+
+def test_the_example_of_progress_lines_has_members_that_are_read() -> None:
+    (block,) = re.findall(r"```json\n(.*?)```", README, re.DOTALL)
+    lines = [json.loads(line) for line in block.splitlines()]
+    usage, evidence = (next(line[name] for line in lines if name in line) for name in ("usage", "evidence"))
+    assert set(usage) <= set(USAGE_LINE)
+    assert {"criterionId", "type", "result"} <= set(evidence) <= {"criterionId", "type", "result", "method"}
+    assert evidence["type"] in get_args(EvidenceType)
