@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import socket
 import sys
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from mwnode.gateway.server import Server, server_tls
 from mwnode.gateway.server import serve as listen
 from mwnode.home import Announcement, Home, Served, open_home
 from mwnode.node import Node
-from mwnode.system import raise_file_limit
+from mwnode.system import is_free, lasting_port, raise_file_limit
 
 STOP_SECONDS = 5.0
 """How long a stopping node waits for its connections (decision E15)."""
@@ -149,15 +148,6 @@ async def _listen(home: Home, node: Node, host: str, port: int | None, plaintext
 
 
 def _last_port(home: Home, host: str) -> int:
-    """The port of the last time, so that addresses given out stay good, if nobody took it since; else 0."""
+    """The port of the last time, so that addresses given out stay good, if nobody took it since; else another one."""
     last = home.last_port()
-    if last is None:
-        return 0
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, last))
-        except OSError:
-            return 0
-    return last
+    return last if last is not None and is_free(host, last) else lasting_port(host)

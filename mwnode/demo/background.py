@@ -7,10 +7,9 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+from mwnode.demo.processes import PATIENCE_SECONDS
 
-CALL_SECONDS = 60.0
-"""Longest that an act waits for one thing on the loop."""
+T = TypeVar("T")
 
 
 class Background:
@@ -21,7 +20,7 @@ class Background:
         self._thread = threading.Thread(target=self.loop.run_forever, name="demonstration", daemon=True)
         self._thread.start()
 
-    def run(self, work: Coroutine[Any, Any, T], seconds: float = CALL_SECONDS) -> T:
+    def run(self, work: Coroutine[Any, Any, T], seconds: float = PATIENCE_SECONDS) -> T:
         """Run a coroutine to its end; what it gives or raises. TimeoutError when it takes too long."""
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
@@ -33,7 +32,7 @@ class Background:
         """Cancel what still runs, and end the thread."""
         self.run(self._cancel_all())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(CALL_SECONDS)
+        self._thread.join(PATIENCE_SECONDS)
         self.loop.close()
 
     async def _cancel_all(self) -> None:

@@ -10,12 +10,10 @@ from mwnode.client.http import HttpClient
 from mwnode.demo.agents import Agent, new_id
 from mwnode.demo.documents import contract, evidence, manifest, mission_payload, selection_basis
 from mwnode.demo.log import GroupLog
-from mwnode.demo.processes import Deadline
+from mwnode.demo.processes import PATIENCE_SECONDS, Deadline
 
 if TYPE_CHECKING:
     from mwnode.demo.stage import Stage
-
-WAIT_SECONDS = 60.0
 
 
 class Drill:
@@ -57,7 +55,7 @@ class Drill:
 
     def until(self, condition: Callable[[GroupLog], bool], what: str) -> GroupLog:
         """Follow the log until something is in it."""
-        self.stage.follow(self.log, condition, Deadline(WAIT_SECONDS, what, self.stage.report.step), self.reader)
+        self.stage.follow(self.log, condition, Deadline(PATIENCE_SECONDS, what, self.stage.report.step), self.reader)
         return self.log
 
     def view(self) -> dict[str, Any]:

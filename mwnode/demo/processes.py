@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-START_SECONDS = 30
-STOP_SECONDS = 10
+PATIENCE_SECONDS = 300.0
+"""Longest wait for anything that is to come about, on however slow a machine; usually it is a few seconds."""
+STOP_SECONDS = 60.0
 TELL_SECONDS = 10
 """Between one word about what is still waited for and the next."""
 PAUSE_SECONDS = 0.1
@@ -56,7 +57,7 @@ def run(*arguments: str) -> Any:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     if done.returncode != 0:

@@ -17,7 +17,7 @@ from mwnode.demo.background import Background
 from mwnode.demo.enrol import enrol
 from mwnode.demo.link import Link
 from mwnode.demo.log import GroupLog
-from mwnode.demo.processes import Deadline, DemoFailure, Listening, Processes, run
+from mwnode.demo.processes import PATIENCE_SECONDS, Deadline, DemoFailure, Listening, Processes, run
 from mwnode.demo.report import Check, Report
 from mwnode.home import load_key, open_home
 from mwnode.protocol.errors import MissionWeaveError
@@ -153,6 +153,12 @@ class Stage:
         path.write_text("", encoding="utf-8")
         return path
 
+    def hold(self, ledger: Path) -> Path:
+        """A file for as long as which held work that writes into the ledger has more to do: no act races with it."""
+        path = ledger.with_name(f"{ledger.name}.held")
+        path.touch()
+        return path
+
     def start_worker(self, name: str, command: str, *, url: str | None = None, slots: int = 2) -> None:
         """Start `mwnode worker` as an Agent."""
         directory = ("--directory", str(self.worker_directory(name)))
@@ -216,7 +222,13 @@ class Stage:
             self.processes.check_alive(self.processes.names)
             self.take(log, client, READ_SECONDS)
 
-    def until(self, condition: Callable[[], bool], seconds: float, what: str, logs: Sequence[GroupLog] = ()) -> None:
+    def until(
+        self,
+        condition: Callable[[], bool],
+        what: str,
+        logs: Sequence[GroupLog] = (),
+        seconds: float = PATIENCE_SECONDS,
+    ) -> None:
         """Look at several logs in turn until a condition holds."""
         deadline = Deadline(seconds, what, self.report.step)
         while not condition():

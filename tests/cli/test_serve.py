@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mwnode.system import LASTING_PORTS, is_free, lasting_port
 from tests.cli.support import ServedHome, cli, environment
 from tests.patience import PATIENCE_SECONDS
 
@@ -56,6 +57,18 @@ def test_the_port_of_the_last_time_is_taken_again(home: Path) -> None:
     third = ServedHome(home)
     third.stop()
     assert first.listening["url"] == second.listening["url"] == third.listening["url"]
+
+
+def test_a_port_that_lasts_is_none_that_the_system_gives_away() -> None:
+    port = lasting_port("127.0.0.1")
+    assert port in LASTING_PORTS
+    with socket.create_server(("127.0.0.1", port)):
+        assert not is_free("127.0.0.1", port)
+
+
+def test_when_every_port_is_taken_the_system_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mwnode.system.is_free", lambda host, port: False)
+    assert lasting_port("127.0.0.1") == 0
 
 
 def test_an_empty_home_is_made_by_serve(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def play(home: Path) -> Run:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=560,
+        timeout=3000,
         check=False,
     )
     assert done.stdout, done.stderr
@@ -130,7 +130,7 @@ def nothing_of_it_needs_federation_or_profiles_of_its_own(run: Run) -> None:
             assert "encrypted" not in event["payload"]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 @pytest.mark.req(
     *("R-22-11", "R-22-12", "R-22-13", "R-22-14", "R-22-15", "R-22-16", "R-22-17", "R-22-18", "R-5-01", "R-8-22")
 )

@@ -23,7 +23,7 @@ from mwnode.coordinator.runner import CoordinatorError, CoordinatorOptions, run_
 from mwnode.enrolment import Capability
 from mwnode.gateway.server import Server, serve, server_tls
 from mwnode.protocol.errors import AuthRequired, GroupNotFound
-from mwnode.system import OsEntropy, SystemClock
+from mwnode.system import OsEntropy, SystemClock, lasting_port
 from mwnode.testing import Harness, MissionHandle, Participant, RunningClock
 from mwnode.trust.keys import sign_mapping
 from mwnode.worker.executor import ExecutorError, Work
@@ -110,7 +110,8 @@ class World:
         self.harness = Harness(path / "home", clock=RunningClock())
         self.home = self.harness.node.home
         self.server: Server | None = None
-        self.port = 0
+        # The node comes back here, and nobody must have taken it meanwhile.
+        self.port = lasting_port("127.0.0.1")
         self.tasks: dict[str, tuple[asyncio.Task[None], asyncio.Event]] = {}
         self.log: list[tuple[str, str, Mapping[str, Any]]] = []
         self.ledger = path / "ledger"

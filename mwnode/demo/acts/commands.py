@@ -58,7 +58,7 @@ def duplicate(stage: Stage) -> None:
     def heard() -> list[str]:
         return [event["eventId"] for event in again_ann.heard if event.get("groupId") == drill.group_id]
 
-    stage.until(lambda: heard()[-1:] == logged[-1:], 30, "the replay to reach the head")
+    stage.until(lambda: heard()[-1:] == logged[-1:], "the replay to reach the head")
     stage.check(
         "a replayed Group gives a Member every Event since it joined, in order and once",
         heard() == logged,

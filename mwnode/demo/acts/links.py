@@ -10,7 +10,6 @@ from mwnode.demo.documents import HAUL
 from mwnode.demo.drill import Drill, pause
 from mwnode.demo.stage import Stage
 
-SECONDS = 60.0
 USAGE = "ext.missionweaveprotocol.core.resource_usage_recorded"
 REVOKED = "ext.missionweaveprotocol.core.work_execution_lease_revoked"
 OFFLINE_SECONDS = 2.5
@@ -37,7 +36,7 @@ def link_cut(stage: Stage) -> None:
     def sequences() -> list[int]:
         return [event["sequence"] for event in follower.heard if event.get("groupId") == drill.group_id]
 
-    stage.until(lambda: bool(sequences()) and sequences()[-1] == head, SECONDS, "the follower to have caught up")
+    stage.until(lambda: bool(sequences()) and sequences()[-1] == head, "the follower to have caught up")
     seen = sequences()
     stage.check(
         "over a link that is cut three times, a follower misses no Event and gets none twice",
@@ -55,9 +54,10 @@ def outage(stage: Stage) -> None:
     drill.add({"type": "agent", "id": hauler})
     ledger = stage.fresh_file("outage")
     command = stage.executor("steady.py", str(ledger))
+    hold = stage.hold(ledger)
     stage.start_program("hauler", command, "{}", role="hauler")
     item = drill.authorize(
-        "Haul through the outage", requiredCapabilities=[HAUL], run="70", sideEffectRisk="reversible"
+        "Haul through the outage", requiredCapabilities=[HAUL], run="40 held", sideEffectRisk="reversible"
     )
     drill.offer(item, hauler)
     drill.until(lambda log: bool(log.of_kind("work.progressed")), "the work to make progress")
@@ -65,6 +65,8 @@ def outage(stage: Stage) -> None:
     stage.report.step("the Group service is gone", seconds=OFFLINE_SECONDS)
     pause(OFFLINE_SECONDS)
     stage.serve()
+    drill.until(lambda log: len(log.of_kind("work.started")) > 1, "the Worker to be back")
+    hold.unlink()
     drill.until(lambda log: log.states().get(log.names[item]) == "submitted", "the work to be submitted")
     drill.review(item)
     log = drill.read()

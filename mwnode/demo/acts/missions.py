@@ -14,8 +14,6 @@ from mwnode.demo.stage import HUMAN, Stage
 from mwnode.home import load_key
 from mwnode.protocol.errors import MissionWeaveError
 
-SECONDS = 120.0
-"""Longest that one stretch of the Missions may take; usually it is a few seconds."""
 BUILDS = ("analyse", "implement", "ask-first", "test", "lint", "integrate")
 RESOLUTION = "Wrong usage ends with exit status 2."
 CORRECTION = "integrate: please put a LICENSE into the archive"
@@ -46,12 +44,12 @@ def play(stage: Stage) -> None:
     _hire(stage)
     feature, repair = Order(stage, "feature"), Order(stage, "repair")
     both = (feature.log, repair.log)
-    stage.until(lambda: repair.state("implement") == "blocked", SECONDS, "the repair to ask its question", both)
+    stage.until(lambda: repair.state("implement") == "blocked", "the repair to ask its question", both)
     _resolve(stage, repair)
     for order in (feature, repair):
-        stage.until(partial(_is_gated, order), SECONDS, "the work that a human must allow", both)
+        stage.until(partial(_is_gated, order), "the work that a human must allow", both)
         _gate(stage, order)
-    stage.until(lambda: _awaiting(*both), SECONDS, "both Missions to await Approval", both)
+    stage.until(lambda: _awaiting(*both), "both Missions to await Approval", both)
     mission_checks.concurrency(stage, feature.log, repair.log)
     _refuse_another_set(stage, feature)
     first = release_checks.archive_of(stage, feature.log)
@@ -59,7 +57,7 @@ def play(stage: Stage) -> None:
     for order in (feature, repair):
         stage.report.step("the human approves exactly what was submitted", mission=order.plan)
         stage.cli("mission", "approve", order.mission_id, "--yes")
-    stage.until(lambda: feature.log.over and repair.log.over, SECONDS, "both Approvals", both)
+    stage.until(lambda: feature.log.over and repair.log.over, "both Approvals", both)
     mission_checks.graphs(stage, feature.log, repair.log)
     mission_checks.cooperation(stage, feature.log)
     mission_checks.late_member(stage, feature.log, feature.view())
@@ -107,7 +105,7 @@ def _resolve(stage: Stage, repair: Order) -> None:
     stage.check("the node names the blocked work among what waits", bool(waiting), " ".join(waiting))
     stage.report.step("the human answers", said=RESOLUTION)
     stage.cli("mission", "direct", repair.mission_id, RESOLUTION)
-    stage.until(lambda: repair.state("implement") == "verified", SECONDS, "the blocked work to be done", [repair.log])
+    stage.until(lambda: repair.state("implement") == "verified", "the blocked work to be done", [repair.log])
     resumed = repair.log.about("implement", "work.unblocked")[-1]
     owners = {
         event["payload"]["owner"]["ownershipEpoch"] for event in repair.log.about("implement", "work.offer.accepted")
@@ -205,7 +203,6 @@ def _correct(stage: Stage, order: Order, both: tuple[GroupLog, ...]) -> None:
     stage.cli("mission", "request-changes", order.mission_id, CORRECTION)
     stage.until(
         lambda: order.log.item_of("approval") != before and order.state("approval") == "queued",
-        SECONDS,
         "the corrective work",
         both,
     )
@@ -216,7 +213,7 @@ def _correct(stage: Stage, order: Order, both: tuple[GroupLog, ...]) -> None:
         answer == "accepted",
         answer,
     )
-    stage.until(lambda: _awaiting(order.log), SECONDS, "the corrected Mission to await Approval", both)
+    stage.until(lambda: _awaiting(order.log), "the corrected Mission to await Approval", both)
 
 
 ACTS = (

@@ -14,7 +14,6 @@ from mwnode.demo.log import GroupLog
 from mwnode.demo.stage import Stage
 from mwnode.narrative import short, work_item_of
 
-SECONDS = 90.0
 SURVEYED = {"north", "south", "east", "sum"}
 WORKERS = ("builder", "scribe")
 ITEMS = 3
@@ -25,15 +24,15 @@ def node_kill(stage: Stage) -> None:
     ledger = _survey_workers(stage)
     stage.start_coordinator("lead", "survey")
     mission_id, log = stage.create("survey")
-    stage.until(lambda: Counter(log.states().values())["active"] >= 2, SECONDS, "two WorkItems to be active", [log])
+    stage.until(lambda: len(log.of_kind("work.started")) >= 2, "two WorkItems to be active", [log])
     before = log.encoded()
     stage.processes.kill("node")
     stage.report.step("the node was killed by SIGKILL", at=f"Event {len(before)}")
     pause(0.5)  # long enough for the Agents to notice
     stage.serve()
-    stage.until(lambda: log.mission_state == "awaiting_approval", SECONDS, "the Mission to await Approval", [log])
+    stage.until(lambda: log.mission_state == "awaiting_approval", "the Mission to await Approval", [log])
     stage.cli("mission", "approve", mission_id, "--yes")
-    stage.until(lambda: log.over, SECONDS, "the Approval", [log])
+    stage.until(lambda: log.over, "the Approval", [log])
     whole = stage.watch("survey, read anew", log.group_id)
     while stage.take(whole):
         pass
@@ -74,12 +73,12 @@ def coordinator_failure(stage: Stage) -> None:
     stage.register("relief")
     stage.start_coordinator("lead", "survey")
     mission_id, log = stage.create("survey")
-    stage.until(lambda: Counter(log.states().values())["active"] >= 2, SECONDS, "two WorkItems to be active", [log])
+    stage.until(lambda: len(log.of_kind("work.started")) >= 2, "two WorkItems to be active", [log])
     stage.processes.kill("lead")
     stage.report.step("the Coordinator was killed by SIGKILL", at=f"Event {len(log.events)}")
     stage.cli("mission", "replace-coordinator", mission_id, "relief")
     stage.start_coordinator("relief", "survey")
-    stage.until(lambda: log.mission_state == "awaiting_approval", SECONDS, "the Mission to await Approval", [log])
+    stage.until(lambda: log.mission_state == "awaiting_approval", "the Mission to await Approval", [log])
     assigned = log.latest("mission.coordinator.assigned")
     reconciled = log.of_kind("ext.mwnode.core.coordinator_reconciled")
     later = [event["sequence"] for event in log.events if event["kind"] == "work.authorized" and _by(event, "relief")]
@@ -107,8 +106,11 @@ def worker_restart(stage: Stage) -> None:
     drill = Drill(stage, "Worker restart", stage.agent("planner"))
     drill.add({"type": "agent", "id": hauler})
     ledger = stage.fresh_file("worker-restart")
+    hold = stage.hold(ledger)
     command = stage.executor("steady.py", str(ledger))
-    items = [drill.authorize(f"Haul load {number}", requiredCapabilities=[HAUL], run="25") for number in range(ITEMS)]
+    items = [
+        drill.authorize(f"Haul load {number}", requiredCapabilities=[HAUL], run="25 held") for number in range(ITEMS)
+    ]
     stage.start_worker("hauler", command, slots=1)
     for number, item in enumerate(items, 1):
         drill.offer(item, hauler)
@@ -119,10 +121,11 @@ def worker_restart(stage: Stage) -> None:
     def full() -> bool:
         return Counter(states().values()) == {"active": 1, "queued": ITEMS - 1}
 
-    stage.until(full, SECONDS, "one WorkItem to run and two to be queued", [drill.log])
+    stage.until(full, "one WorkItem to run and two to be queued", [drill.log])
     stage.processes.kill("hauler")
     shutil.rmtree(stage.worker_directory("hauler"))
     stage.report.step("the Worker was killed by SIGKILL, and its memory is lost", queued=ITEMS - 1)
+    hold.unlink()
     stage.start_worker("hauler", command, slots=1)
     reviewed: set[str] = set()
     while len(reviewed) < ITEMS:
