@@ -18,6 +18,7 @@ from mwnode.authority.state import (
     CONVERSATIONS,
     MEMBERSHIPS,
     WORK_ITEMS,
+    ArtifactRow,
     ContentRow,
     ContextRow,
     MembershipRow,
@@ -182,40 +183,77 @@ def visible_items(view: View, sight: Sight) -> list[WorkItemRow]:
     ]
 
 
+class ArtifactReader:
+    """What one Principal may read of Artifacts, in one state of the store; each Group is asked for once."""
+
+    def __init__(self, view: View, principal: Actor, now: Instant) -> None:
+        self.view = view
+        self.principal = principal
+        self._now = now
+        self._sights: dict[str, Sight | None] = {}
+        self._given: dict[str, set[str]] = {}
+
+    def sight(self, group_id: str) -> Sight | None:
+        """What the Principal sees of a Group; ``None`` for nothing, whatever the reason."""
+        if group_id not in self._sights:
+            found = sight_of(self.view, self.principal, group_id, self._now)
+            self._sights[group_id] = found if isinstance(found, Sight) else None
+        return self._sights[group_id]
+
+    def reads(self, content_hash: str) -> bool:
+        """Whether published bytes are the Principal's to read: services, everybody once they are knowledge, and Members
+        of a Group that has them as far as they see it (decision B16)."""
+        row = self.view.get(CONTENTS, content_hash)
+        if row is None:
+            return False
+        if self.principal.type == "service" or row.knowledge is not None:
+            return True
+        return any(self._sees_content(sight, row) for sight in map(self.sight, row.group_ids) if sight is not None)
+
+    def sees_manifest(self, row: ArtifactRow, content: ContentRow | None) -> bool:
+        """Whether a manifest is the Principal's to see: with its Event, or with knowledge of the Organization, which
+        is published with its provenance (R-8-15, R-13.3-13)."""
+        if self.principal.type == "service" or (content is not None and content.knowledge is not None):
+            return True
+        sight = self.sight(row.artifact.group_id)
+        return sight is not None and (sight.whole or row.sequence >= sight.start)
+
+    def sees_input(self, work_item_id: str, content_hash: str) -> bool:
+        """Whether bytes that nobody published are the Principal's to read because one WorkItem takes them in."""
+        row = self.view.get(WORK_ITEMS, work_item_id)
+        if row is None or content_hash not in row.item.contract.input_artifacts:
+            return False
+        sight = self.sight(row.item.group_id)
+        return sight is not None and (sight.whole or content_hash in self._work(sight))
+
+    def _sees_content(self, sight: Sight, row: ContentRow) -> bool:
+        if sight.whole:
+            return True
+        if any(group_id == sight.group_id and sequence >= sight.start for group_id, sequence in row.arrivals):
+            return True
+        for artifact_id in row.artifact_ids:
+            manifest = self.view.get(ARTIFACTS, artifact_id)
+            if manifest is None or manifest.artifact.group_id != sight.group_id:
+                continue
+            if manifest.sequence >= sight.start:
+                return True
+        if any(
+            row.content_hash in context.package.artifact_hashes
+            for context in self.view.in_group(CONTEXTS, sight.group_id)
+            if _holds(sight, context)
+        ):
+            return True
+        return row.content_hash in self._work(sight)
+
+    def _work(self, sight: Sight) -> set[str]:
+        if sight.group_id not in self._given:
+            self._given[sight.group_id] = _work_content(self.view, sight)
+        return self._given[sight.group_id]
+
+
 def may_read_artifact(view: View, principal: Actor, content_hash: str, now: Instant) -> bool:
-    """Whether published bytes are a Principal's to read: services, everybody once they are knowledge, and Members of a
-    Group that has them as far as they see it (decision B16)."""
-    row = view.get(CONTENTS, content_hash)
-    if row is None:
-        return False
-    if principal.type == "service" or row.knowledge is not None:
-        return True
-    for group_id in row.group_ids:
-        sight = sight_of(view, principal, group_id, now)
-        if isinstance(sight, Sight) and _sees_content(view, sight, row):
-            return True
-    return False
-
-
-def _sees_content(view: View, sight: Sight, row: ContentRow) -> bool:
-    if sight.whole:
-        return True
-    if any(group_id == sight.group_id and sequence >= sight.start for group_id, sequence in row.arrivals):
-        return True
-    content_hash = row.content_hash
-    for artifact_id in row.artifact_ids:
-        manifest = view.get(ARTIFACTS, artifact_id)
-        if manifest is None or manifest.artifact.group_id != sight.group_id:
-            continue
-        if manifest.sequence >= sight.start:
-            return True
-    if any(
-        content_hash in context.package.artifact_hashes
-        for context in view.in_group(CONTEXTS, sight.group_id)
-        if _holds(sight, context)
-    ):
-        return True
-    return content_hash in _work_content(view, sight)
+    """Whether published bytes are a Principal's to read; see ``ArtifactReader.reads``."""
+    return ArtifactReader(view, principal, now).reads(content_hash)
 
 
 def _work_content(view: View, sight: Sight) -> set[str]:

@@ -54,7 +54,8 @@ class Table(Generic[R]):
 
     ``key`` names a row by one string, unique in the Organization (R-2-14). ``group`` gives the Group in which rows of
     this table are listed, or is ``None`` where they never are. ``due`` gives the timestamp at which the authority's
-    timer looks at the row.
+    timer looks at the row. ``sources`` gives the content hashes under which a row that is listed by Group is found as
+    made of them (R-13.1-19); they never change.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Table(Generic[R]):
         key: Callable[[R], str],
         group: Callable[[R], str] | None = None,
         due: Callable[[R], str | None] | None = None,
+        sources: Callable[[R], tuple[str, ...]] | None = None,
     ) -> None:
         self.name = name
         self.code = code
@@ -72,6 +74,7 @@ class Table(Generic[R]):
         self.key = key
         self.group = group
         self.due = due
+        self.sources = sources
 
     def __repr__(self) -> str:
         return f"Table({self.name})"
@@ -327,7 +330,14 @@ CONVERSATIONS = Table(
 MESSAGES = Table("messages", 5, MessageRow, lambda row: row.message.message_id, lambda row: row.message.group_id)
 PROPOSALS = Table("proposals", 6, ProposalRow, lambda row: row.proposal.proposal_id, lambda row: row.proposal.group_id)
 WORK_ITEMS = Table("work_items", 7, WorkItemRow, lambda row: row.item.work_item_id, lambda row: row.item.group_id)
-ARTIFACTS = Table("artifacts", 8, ArtifactRow, lambda row: row.artifact.artifact_id, lambda row: row.artifact.group_id)
+ARTIFACTS = Table(
+    "artifacts",
+    8,
+    ArtifactRow,
+    lambda row: row.artifact.artifact_id,
+    lambda row: row.artifact.group_id,
+    sources=lambda row: row.artifact.source_artifact_hashes,
+)
 CONTENTS = Table("contents", 9, ContentRow, lambda row: row.content_hash)
 EVIDENCE = Table("evidence", 10, EvidenceRow, lambda row: row.evidence.evidence_id)
 APPROVALS = Table("approvals", 11, ApprovalRow, lambda row: row.approval.approval_id, lambda row: row.approval.group_id)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +19,8 @@ from mwnode.cli.output import emit, facts, table
 from mwnode.cli.reach import Reach, reach
 from mwnode.cli.target import Target, at_node
 from mwnode.cli.uploads import NEXT, uploads
-from mwnode.narrative import Narrator, short
+from mwnode.client.derivations import Direction
+from mwnode.narrative import Narrator, moment, short, short_id
 from mwnode.protocol.errors import GroupNotFound
 
 HEX_DIGITS = 64
@@ -25,7 +28,7 @@ HEX_DIGITS = 64
 
 @click.group()
 def artifact() -> None:
-    """Put, get and list Artifacts."""
+    """Put, get and list Artifacts, and follow what was made of what."""
 
 
 @artifact.command()
@@ -54,10 +57,8 @@ def get(target: Target, content_hash: str, output: Path | None) -> None:
         full = _full_hash(node, content_hash)
         # To standard output nothing may go that a later block proves wrong: the whole is checked first.
         path = output or Path(directory) / "artifact"
-        try:
+        with _here(full):
             node.get_artifact(full, path)
-        except GroupNotFound:
-            raise Failure(f"no Artifact {full} is here for this key: see `mwnode artifact list`") from None
         size = path.stat().st_size
         if output is None and not target.as_json:
             with path.open("rb") as file:
@@ -95,6 +96,118 @@ def list_(target: Target, mission: str | None) -> None:
     ]
     documents = [{name: value for name, value in row.items() if name != "work"} for row in rows]
     emit(target.as_json, {"artifacts": documents}, table(heads, cells))
+
+
+@artifact.command()
+@click.argument("content_hash", metavar="HASH")
+@at_node
+def show(target: Target, content_hash: str) -> None:
+    """Show how closed an Artifact is, and every manifest that names its bytes, as far as the key may see them."""
+    with reach(target, target.key("owner")) as node, _here(content_hash):
+        full = _full_hash(node, content_hash)
+        document, manifests = node.artifact(full), []
+        page = document
+        while True:
+            manifests += page["manifests"]
+            if "next" not in page:
+                break
+            page = node.artifact(full, after=page["next"])
+    document = {name: value for name, value in document.items() if name != "next"} | {"manifests": manifests}
+    heads = ["artifact", "mission", "work", "file", "producer", "classification", "made of", "createdAt"]
+    cells = [
+        [
+            short_id(row["artifactId"]),
+            short_id(row["missionId"]),
+            short_id(row["workItemId"]),
+            file_names(row),
+            short(row["producer"]["agentId"]),
+            row["classification"],
+            len(row["sourceArtifactHashes"]),
+            moment(row["createdAt"]),
+        ]
+        for row in manifests
+    ]
+    told = {name: value for name, value in document.items() if name != "manifests"}
+    emit(target.as_json, document, [*facts(told), "", *table(heads, cells)])
+
+
+def _walked(target: Target, content_hash: str, direction: Direction, depth: int, limit: int) -> None:
+    with reach(target, target.key("owner")) as node, _here(content_hash):
+        full = _full_hash(node, content_hash)
+        walk = node.walk(full, direction, depth=depth)
+        steps = list(islice(walk, limit + 1))
+    more = len(steps) > limit
+    del steps[limit:]
+    contents = walk.contents
+    document = {
+        "contentHash": full,
+        "direction": direction,
+        "depth": depth,
+        "contents": list(contents.values()),
+        "derivations": steps,
+        "more": more,
+    }
+    there, here = ("sourceHash", "contentHash") if direction == "sources" else ("contentHash", "sourceHash")
+    heads = ["step", "contentHash", "classification", "of" if direction == "derived" else "in", "work", "producer"]
+    cells = [
+        [
+            step["depth"],
+            step[there],
+            _closed(contents[step[there]]),
+            step[here][7:15],
+            short_id(step["workItemId"]),
+            short(step["agentId"]),
+        ]
+        for step in steps
+    ]
+    lines = table(heads, cells)
+    if more:
+        lines.append(f"there is more: raise --limit above {limit}")
+    emit(target.as_json, document, lines)
+
+
+def _closed(content: dict[str, Any]) -> str:
+    if not content["known"]:
+        return "not known here"
+    return content["classification"] or "not published"
+
+
+_DEPTH = click.option("--depth", type=click.IntRange(1, 64), default=1, show_default=True, help="How many steps far.")
+_LIMIT = click.option(
+    "--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="At most so many steps."
+)
+
+
+@artifact.command()
+@click.argument("content_hash", metavar="HASH")
+@_DEPTH
+@_LIMIT
+@at_node
+def sources(target: Target, content_hash: str, depth: int, limit: int) -> None:
+    """What an Artifact was made of, and how closed that is.
+
+    What the key may not see is named by its hash alone.
+    """
+    _walked(target, content_hash, "sources", depth, limit)
+
+
+@artifact.command()
+@click.argument("content_hash", metavar="HASH")
+@_DEPTH
+@_LIMIT
+@at_node
+def derived(target: Target, content_hash: str, depth: int, limit: int) -> None:
+    """What was made of an Artifact, in the Groups that the key may see."""
+    _walked(target, content_hash, "derived", depth, limit)
+
+
+@contextmanager
+def _here(content_hash: str) -> Iterator[None]:
+    """Say in the words of this command that an Artifact is not here, or not for this key."""
+    try:
+        yield
+    except GroupNotFound:
+        raise Failure(f"no Artifact {content_hash} is here for this key: see `mwnode artifact list`") from None
 
 
 def _published(node: Reach, group_id: str) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mwnode.cli.exits import Failure
+from mwnode.client.derivations import Direction, Provenances
 from mwnode.client.http import HttpClient
 from mwnode.home import Home
 
@@ -37,6 +38,12 @@ class Reading:
 
     def get_artifact(self, content_hash: str, path: Path) -> int:
         return self._node.get_artifact(content_hash, path)
+
+    def artifact(self, content_hash: str, after: str | None = None) -> dict[str, Any]:
+        return self._node.artifact(content_hash, after)
+
+    def walk(self, content_hash: str, direction: Direction, *, depth: int) -> Provenances:
+        return self._node.walk(content_hash, direction, depth=depth)
 
     def _refuse(self) -> NoReturn:
         raise Failure(

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from mwnode.cli.keyless import Reading, is_keyless
 from mwnode.cli.target import Target
+from mwnode.client.derivations import Direction, Provenances
 from mwnode.client.http import HttpClient, segment
 from mwnode.protocol.errors import GroupNotFound
 from mwnode.trust.keys import SigningKey
@@ -32,6 +33,12 @@ class Reach(Protocol):
 
     def get_artifact(self, content_hash: str, path: Path) -> int:
         """Fetch the bytes of that hash into a file, verified; their number."""
+
+    def artifact(self, content_hash: str, after: str | None = None) -> dict[str, Any]:
+        """Size, classification and manifests of an Artifact; a page of them."""
+
+    def walk(self, content_hash: str, direction: Direction, *, depth: int) -> Provenances:
+        """The steps to what it was made of, or to what was made of it."""
 
 
 @contextmanager

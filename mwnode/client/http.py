@@ -20,6 +20,7 @@ from msgspec import Struct
 from mwnode.client.address import client_tls, parse_address
 from mwnode.client.challenges import session_challenge
 from mwnode.client.commands import signed_command
+from mwnode.client.derivations import Direction, Provenances
 from mwnode.client.errors import ClientError, NotTrusted, Unreachable
 from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import ErrorCode, ErrorDocument, MissionWeaveError
@@ -175,6 +176,38 @@ class HttpClient:
             yield chunk
         if f"sha256:{digest.hexdigest()}" != content_hash.lower():
             raise ClientError(f"the node sent other bytes than {content_hash} names; nothing was kept")
+
+    def artifact(self, content_hash: str, after: str | None = None, limit: int | None = None) -> dict[str, Any]:
+        """Size, classification and signed manifests of an Artifact, as far as this client's Principal sees them:
+        ``{"contentHash", "sizeBytes", "classification", "knowledge", "manifests": [Artifact], "next"?}``.
+
+        GroupNotFound for one that it may not read, or that is not there.
+        """
+        return self.get(f"/v0.1/artifacts/{segment(content_hash)}/manifests", after=after, limit=limit)
+
+    def provenance(
+        self,
+        content_hash: str,
+        direction: Direction = "sources",
+        *,
+        depth: int = 1,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> dict[str, Any]:
+        """One answer about what an Artifact was made of, or what was made of it, ``depth`` steps far (R-13.1-19).
+
+        ``{"contents": [...], "derivations": [...], "unfinished": [...]}``; ``unfinished`` names the places from which
+        the walk goes on where the answer had no room for more than ``limit`` steps. ``walk`` goes on by itself.
+        """
+        path = f"/v0.1/artifacts/{segment(content_hash)}/provenance"
+        return self.get(path, direction=direction, depth=depth, limit=limit, after=after)
+
+    def walk(self, content_hash: str, direction: Direction = "sources", *, depth: int = 1) -> Provenances:
+        """Each step from an Artifact to what it was made of, or to what was made of it, ``depth`` far, each once.
+
+        Asks the node for more as the steps are taken. Its ``contents`` tell of all bytes met so far, by hash.
+        """
+        return Provenances(self.provenance, content_hash, direction, depth)
 
     # --- sessions ---
 

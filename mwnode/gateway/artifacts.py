@@ -10,11 +10,12 @@ from collections.abc import Iterator
 import msgspec
 from aiohttp import web
 
+from mwnode.authority import provenance
 from mwnode.authority.access import Sight, may_read_artifact, may_read_input, sight_of
 from mwnode.authority.state import principal_key
-from mwnode.gateway.web import NOT_FOUND, Refusal, Web, json_response, refuse
+from mwnode.gateway.web import NOT_FOUND, Refusal, Web, json_response, number, refuse
 from mwnode.protocol.documents import Actor
-from mwnode.protocol.errors import ErrorCode
+from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.identifiers import artifact_uri
 from mwnode.protocol.instants import Instant
 from mwnode.store.artifacts import uploaders_name
@@ -96,10 +97,7 @@ class ArtifactPages:
     async def get(self, request: web.Request) -> web.StreamResponse:
         """``GET|HEAD /v0.1/artifacts/{hash}``, also a range of it; each piece is checked before it is sent."""
         principal = self._web.bearer(request).principal
-        match = _HASH.match(request.match_info["content_hash"].lower())
-        if match is None:
-            raise Refusal(NOT_FOUND)
-        content_hash = f"sha256:{match[1]}"
+        content_hash = _named(request)
         document = await self._web.read(lambda view: self._readable(view, content_hash, principal))
         if document is not None:
             size = len(document)
@@ -142,6 +140,40 @@ class ArtifactPages:
             await self._web.sent(request, response.write(piece))
         await response.write_eof()
         return response
+
+    async def manifests(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v0.1/artifacts/{hash}/manifests``: size, classification and signed manifests of an Artifact."""
+        principal = self._web.bearer(request).principal
+        content_hash = _named(request)
+        limit = number(request, "limit", provenance.MANIFESTS_MAX, 1, provenance.MANIFESTS_MAX)
+        after = request.query.get("after")
+
+        def read(view: ReadTransaction) -> provenance.Manifests | Rejection:
+            self._readable(view, content_hash, principal)
+            now = self._web.authority.clock.now()
+            return provenance.manifests(view, principal, content_hash, now, limit=limit, after=after)
+
+        return _answer(await self._web.read(read))
+
+    async def provenance(self, request: web.Request) -> web.StreamResponse:
+        """``GET /v0.1/artifacts/{hash}/provenance``: what it was made of, or what was made of it (R-13.1-19)."""
+        principal = self._web.bearer(request).principal
+        content_hash = _named(request)
+        direction = provenance.DIRECTIONS.get(request.query.get("direction", "sources"))
+        if direction is None:
+            raise refuse(ErrorCode.INVALID_COMMAND, "direction is sources or derived", "R-19-19")
+        depth = number(request, "depth", 1, 1, provenance.DEPTH_MAX)
+        limit = number(request, "limit", provenance.DERIVATIONS_DEFAULT, 1, provenance.DERIVATIONS_MAX)
+        after = request.query.get("after")
+
+        def read(view: ReadTransaction) -> provenance.Provenance | Rejection:
+            self._readable(view, content_hash, principal)
+            now = self._web.authority.clock.now()
+            return provenance.provenance(
+                view, principal, content_hash, now, direction=direction, depth=depth, limit=limit, after=after
+            )
+
+        return _answer(await self._web.read(read))
 
     def _readable(self, view: ReadTransaction, content_hash: str, principal: Actor) -> bytes | None:
         """The bytes of a small document, ``None`` for an Artifact that the caller may read; a refusal otherwise.
@@ -186,6 +218,20 @@ def _shows_document(view: ReadTransaction, principal: Actor, document: bytes, no
         return False
     sight = sight_of(view, principal, group_id, now)
     return isinstance(sight, Sight) and (sight.whole or not is_body)
+
+
+def _named(request: web.Request) -> str:
+    """The content hash in the path; not found for what is none."""
+    match = _HASH.match(request.match_info["content_hash"].lower())
+    if match is None:
+        raise Refusal(NOT_FOUND)
+    return f"sha256:{match[1]}"
+
+
+def _answer(found: msgspec.Struct | Rejection) -> web.Response:
+    if isinstance(found, Rejection):
+        raise Refusal(found)
+    return json_response(found)
 
 
 def _uploaders(view: ReadTransaction, content_hash: str) -> list[str]:

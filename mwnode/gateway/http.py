@@ -276,6 +276,8 @@ def add_routes(app: web.Application, hub: Hub, metrics: Metrics) -> Web:
         ("PUT", "/v0.1/artifacts", artifacts.put),
         ("GET", "/v0.1/artifacts/{content_hash}", artifacts.get),
         ("GET", "/v0.1/uploads", artifacts.uploads),
+        ("GET", "/v0.1/artifacts/{content_hash}/manifests", artifacts.manifests),
+        ("GET", "/v0.1/artifacts/{content_hash}/provenance", artifacts.provenance),
         ("GET", "/v0.1/registry", pages.registry),
         ("GET", "/v0.1/agents", pages.agents),
         ("GET", "/v0.1/agents/{agent_id}", pages.agent),

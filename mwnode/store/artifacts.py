@@ -25,9 +25,9 @@ from mwnode.protocol.instants import Instant, from_microseconds
 from mwnode.protocol.limits import Limits
 from mwnode.protocol.ports import Clock
 from mwnode.store.chunking import Chunker
-from mwnode.store.environment import LmdbReading, LmdbStore, LmdbWriting, hash_bytes
+from mwnode.store.environment import LmdbReading, LmdbStore, LmdbWriting
 from mwnode.store.errors import StoreCorrupt
-from mwnode.store.layout import ARTIFACT_HEAD, CHUNK_ENTRY, RECORD, U32, U64, checked, unchecked
+from mwnode.store.layout import ARTIFACT_HEAD, CHUNK_ENTRY, RECORD, U32, U64, checked, hash_bytes, unchecked
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from mwnode.protocol.documents import Actor, GroupSnapshot
 from mwnode.protocol.limits import Limits
 from mwnode.store.errors import StoreCorrupt
 from mwnode.store.group_log import Heads
-from mwnode.store.layout import ARTIFACT_HEAD, COUNTED, U32, U64, checked, text_key
+from mwnode.store.layout import ARTIFACT_HEAD, COUNTED, U32, U64, checked, hash_bytes, text_key
 from mwnode.store.mapped_file import MappedFile
 from mwnode.store.pages import ReadPages, WritePages
 from mwnode.store.port import AuditRow
@@ -246,14 +246,3 @@ class LmdbStore:
 
     def close(self) -> None:
         self.file.close()
-
-
-def hash_bytes(content_hash: str) -> bytes | None:
-    """The 32 bytes of a ``sha256:`` hash; ``None`` for a text that is none."""
-    digits = content_hash.removeprefix("sha256:")
-    if len(digits) != 64 or len(content_hash) != 71:
-        return None
-    try:
-        return bytes.fromhex(digits)
-    except ValueError:
-        return None

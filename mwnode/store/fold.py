@@ -376,6 +376,8 @@ def _replace(txn: LmdbWriting, folded: LmdbReading, scope: Scope) -> int:
         for db in ("entities", "listing"):
             for key, _ in list(txn.pages.scan(db, *code)):
                 txn.pages.delete(db, key)
+    for key, _ in list(txn.pages.scan("derivations", b"")):
+        txn.pages.delete("derivations", key)
     for key, _ in list(txn.pages.scan("due", b"")):
         txn.pages.delete("due", key)
     txn.pages.flush_all()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from mwnode.authority.state import TABLES, Table
+from mwnode.authority.state import ARTIFACTS, TABLES, Table
 from mwnode.store import dues
 from mwnode.store.environment import LmdbReading
 from mwnode.store.errors import StoreCorrupt
@@ -20,8 +20,10 @@ from mwnode.store.layout import (
     FORMAT,
     HASH_BUCKET,
     PLACE,
+    SINCE,
     U32,
     U64,
+    derivation_key,
     meta_check,
     next_chain,
     policy_end,
@@ -44,6 +46,8 @@ def structure(db: str, view: LmdbReading, tick: Tick) -> Iterator[Fault]:
     """A named database is there, and its pages hold as many entries as they say. StoreCorrupt when they lead
     nowhere."""
     if db not in view.pages.dbs:
+        if format_of(view) < SINCE.get(db, 1):
+            return
         yield "structure", f"database {db}", "it is not in the file: restore a backup"
         return
     found = 0
@@ -53,6 +57,12 @@ def structure(db: str, view: LmdbReading, tick: Tick) -> Iterator[Fault]:
     if found != view.pages.count(db):
         detail = f"{found} entries can be reached of {view.pages.count(db)}: restore a backup"
         yield "structure", f"pages of {db}", detail
+
+
+def format_of(view: LmdbReading) -> int:
+    """Which format the file has; the present one when that cannot be told, so that nothing is left out."""
+    value = view.meta("format")
+    return int(value) if value is not None and value.isdigit() and len(value) < 10 else FORMAT
 
 
 def names(view: LmdbReading, tick: Tick) -> Iterator[Fault]:
@@ -115,6 +125,32 @@ def listing(view: LmdbReading, tick: Tick) -> Iterator[Fault]:
             yield "listing", f"{table.name} {name}", "the row is not listed in its Group"
     if view.pages.count("listing") != wanted:
         yield "listing", "listing", f"{view.pages.count('listing')} rows are listed, {wanted} are there to be listed"
+
+
+def derivations(view: LmdbReading, tick: Tick) -> Iterator[Fault]:
+    """Every Artifact is found under each of its sources, and nothing else is (R-13.1-19)."""
+    if "derivations" not in view.pages.dbs:
+        # Told of by structure, unless the file is older than the index.
+        return
+    wanted = 0
+    code = bytes((ARTIFACTS.code,)), bytes((ARTIFACTS.code + 1,))
+    for key, value in view.pages.scan("entities", *code):
+        tick()
+        try:
+            artifact = decode_row(ARTIFACTS, value, key.hex()).artifact
+            number = view.group_number(artifact.group_id)
+        except StoreCorrupt:
+            # Told of where the row is compared with the log.
+            continue
+        for content_hash in set(artifact.source_artifact_hashes):
+            wanted += 1
+            name = artifact.artifact_id
+            place = None if number is None else derivation_key(content_hash, U32.pack(number), name)
+            if place is None or view.pages.get("derivations", place) != name.encode():
+                yield "listing", f"artifact {name}", f"it is not found under its source {content_hash}"
+    if view.pages.count("derivations") != wanted:
+        found = view.pages.count("derivations")
+        yield "listing", "derivations", f"{found} derivations are listed, manifests state {wanted}"
 
 
 def due_times(view: LmdbReading, tick: Tick) -> Iterator[Fault]:
@@ -228,8 +264,11 @@ def facts(view: LmdbReading, tick: Tick) -> Iterator[Fault]:
         tick()
         if key not in _DERIVED_META and proofs.pop(b"meta " + key, None) != meta_check(key, value):
             yield "meta", f"meta {key.decode(errors='replace')}", "the value is not the one that was written"
-    if view.meta("format") != b"%d" % FORMAT:
-        yield "meta", "meta format", f"{view.meta('format')!r} is not format {FORMAT}"
+    known = format_of(view)
+    # A file that has what came later is not older than that.
+    older = [db for db, since in SINCE.items() if known < since and db in view.pages.dbs]
+    if view.meta("format") != b"%d" % known or not 1 <= known <= FORMAT or older:
+        yield "meta", "meta format", f"{view.meta('format')!r} is not the format that the file has"
     yield from _position(view)
     for db in sorted(COUNTED):
         count = proofs.pop(b"count " + db.encode(), None)
@@ -258,6 +297,7 @@ PARTS: Final[tuple[tuple[str, Callable[[LmdbReading, Tick], Iterator[Fault]]], .
     ("names of Groups", names),
     ("hashes of Commands", hashes),
     ("listings", listing),
+    ("derivations", derivations),
     ("due times", due_times),
     ("policy logs", policy_logs),
     ("diagnostics", diagnostics),

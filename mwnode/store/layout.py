@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from mwnode.protocol.instants import Instant
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of the whole file, in ``meta`` under ``format``. A newer one is refused, an older one migrated."""
 RECORD: Final = 1
 """Version byte of every record."""
@@ -33,6 +33,7 @@ DATABASES: Final[dict[str, str]] = {
     "admission_hashes": "signing hash -> number in admissions, and a check of the record there",
     "entities": "table code, text key -> row",
     "listing": "table code, Group number, text key -> nothing",
+    "derivations": "SHA-256 of a source, Group number, text key of the Artifact made of it -> ID of that",
     "due": "microseconds, table code, text key -> time, key, and the due text it stands for where that is another",
     "policy_log": "Group number, number -> chained PolicyLogEntry",
     "cursors": "text key of the Agent, Group number -> sequence",
@@ -44,6 +45,9 @@ DATABASES: Final[dict[str, str]] = {
     "uploads": "upload, place -> BLAKE3 of a chunk whose Artifact is not finished",
     "proofs": "what verify compares with where nothing else tells: heads of chains, checks of meta, counts of entries",
 }
+
+SINCE: Final = {"derivations": 2}
+"""Databases that files of an older format than this do not have yet."""
 
 COUNTED: Final = frozenset({"due", "documents", "cursors", "artifacts", "trims"})
 """Databases of whose entries the number is kept: that one is gone could not be told otherwise."""
@@ -103,6 +107,30 @@ def receipt_key(actor_id: str, action_id: str) -> bytes:
 @lru_cache(maxsize=4096)
 def _actor_hash(actor_id: str) -> bytes:
     return blake3(actor_id.encode()).digest(8)
+
+
+def hash_bytes(content_hash: str) -> bytes | None:
+    """The 32 bytes of a ``sha256:`` hash; ``None`` for a text that is none."""
+    digits = content_hash.removeprefix("sha256:")
+    if len(digits) != 64 or len(content_hash) != 71:
+        return None
+    try:
+        return bytes.fromhex(digits)
+    except ValueError:
+        return None
+
+
+def derivation_key(content_hash: str, group: bytes, name: str) -> bytes:
+    """Where it stands that the row of that name, in the Group of that number, was made of some bytes."""
+    source = hash_bytes(content_hash)
+    assert source is not None, "a manifest's schema allows nothing but hashes"
+    return source + group + text_key(name)
+
+
+def after_prefix(prefix: bytes) -> bytes:
+    """The first key behind all that begin with ``prefix``."""
+    bare = prefix.rstrip(b"\xff")
+    return bare[:-1] + bytes((bare[-1] + 1,)) if bare else b"\xff" * (len(prefix) + 1)
 
 
 def due_key(due: Instant, table_code: int, key: bytes) -> bytes:

@@ -12,10 +12,30 @@ from typing import Any, Final
 
 import lmdb
 
-from mwnode.store.errors import StoreFull
-from mwnode.store.layout import FORMAT
+from mwnode.authority.state import ARTIFACTS
+from mwnode.store.errors import StoreCorrupt, StoreFull
+from mwnode.store.layout import FORMAT, derivation_key, text_key
+from mwnode.store.projections import decode_row
 
-STEPS: Final[dict[int, Callable[[lmdb.Environment, Any], None]]] = {}
+
+def _index_derivations(env: lmdb.Environment, txn: Any) -> None:
+    """Format 2 finds what was made of an Artifact without reading all manifests."""
+    entities, groups, made = (env.open_db(name, txn=txn) for name in (b"entities", b"groups", b"derivations"))
+    code = bytes((ARTIFACTS.code,))
+    with txn.cursor(entities) as cursor:
+        found = cursor.set_range(code)
+        while found and cursor.key().startswith(code):
+            row = decode_row(ARTIFACTS, cursor.value(), cursor.key().hex())
+            artifact_id, group_id = row.artifact.artifact_id, row.artifact.group_id
+            group = txn.get(text_key(group_id), db=groups)
+            if group is None:
+                raise StoreCorrupt(f"{group_id} has no number: restore a backup", f"group {group_id}")
+            for content_hash in row.artifact.source_artifact_hashes:
+                txn.put(derivation_key(content_hash, group, artifact_id), artifact_id.encode(), db=made)
+            found = cursor.next()
+
+
+STEPS: Final[dict[int, Callable[[lmdb.Environment, Any], None]]] = {1: _index_derivations}
 """What makes a file of one format a file of the next; format 1 is the first."""
 
 if set(STEPS) != set(range(1, FORMAT)):

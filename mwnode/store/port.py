@@ -7,7 +7,7 @@ Within one ``write`` all is kept or nothing (R-15.1-15).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -144,6 +144,15 @@ class ReadTransaction(View, Protocol):
 
     def trimmed(self, group_id: str) -> Trim | None:
         """Up to where the log was trimmed, if it was."""
+
+    # --- provenance (R-13.1-19) ---
+
+    def deriving_groups(self, content_hash: str) -> Iterator[str]:
+        """Groups in which something was made of those bytes, each once; costs what is taken from it."""
+
+    def derivations(self, content_hash: str, group_id: str, after: str | None, limit: int) -> list[str]:
+        """IDs of at most ``limit`` Artifacts of one Group that state the hash as a source, in an order that new ones
+        do not change; those behind the ID ``after``, which need not be one of them."""
 
     # --- Commands and admissions ---
 

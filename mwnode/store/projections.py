@@ -17,7 +17,18 @@ from mwnode.authority.state import TABLES, R, Row, Table
 from mwnode.protocol.instants import Instant, parse
 from mwnode.store.errors import StoreCorrupt
 from mwnode.store.group_log import LogReading
-from mwnode.store.layout import PARKED, RECORD, U32, due_bound, due_key, parked_key, text_key
+from mwnode.store.layout import (
+    PARKED,
+    RECORD,
+    U32,
+    after_prefix,
+    derivation_key,
+    due_bound,
+    due_key,
+    hash_bytes,
+    parked_key,
+    text_key,
+)
 from mwnode.store.log_writing import LogWriting
 from mwnode.store.port import DueEntry
 from mwnode.store.shapes import check_of
@@ -124,6 +135,26 @@ class RowReading(LogReading):
             raise StoreCorrupt(f"{table.name} {missing[0]} is listed and missing", f"{table.name} {missing[0]}")
         return [decode_row(table, rows[key], key) for key in keys]
 
+    def deriving_groups(self, content_hash: str) -> Iterator[str]:
+        source = hash_bytes(content_hash)
+        if source is None:
+            return
+        place = source
+        # From one Group's entries to the next Group's, whatever lies between.
+        while entry := next(self.pages.scan("derivations", place, after_prefix(source)), None):
+            number = int(U32.unpack_from(entry[0], len(source))[0])
+            yield self.group_name(number)
+            place = source + U32.pack(number + 1)
+
+    def derivations(self, content_hash: str, group_id: str, after: str | None, limit: int) -> list[str]:
+        source, number = hash_bytes(content_hash), self.group_number(group_id)
+        if source is None or number is None:
+            return []
+        first = source + U32.pack(number)
+        place = first if after is None else first + after_prefix(text_key(after))
+        found = self.pages.scan("derivations", place, source + U32.pack(number + 1))
+        return [value.decode() for _, value in islice(found, limit)]
+
     def all(self, table: Table[R]) -> list[R]:
         return sorted(self.each(table), key=table.key)
 
@@ -215,6 +246,9 @@ class RowWriting(LogWriting, RowReading):
         if table.group is not None and before is None:
             group = U32.pack(self.number_for(table.group(row)))
             self.pages.put("listing", _CODES[code] + group + text_key(key), key.encode())
+            if table.sources is not None:
+                for content_hash in table.sources(row):
+                    self.pages.put("derivations", derivation_key(content_hash, group, key), key.encode())
         if table.due is not None:
             self._move_due(code, key, None if before is None else table.due(before), table.due(row))
         return key

@@ -21,10 +21,10 @@ from mwnode.protocol import jcs
 from mwnode.protocol.commands import PAYLOADS
 from mwnode.protocol.documents import Command, GroupSnapshot
 from mwnode.store.artifacts import encode_manifest, manifest_of
-from mwnode.store.environment import LmdbReading, LmdbStore, LmdbWriting, hash_bytes
+from mwnode.store.environment import LmdbReading, LmdbStore, LmdbWriting
 from mwnode.store.errors import StoreCorrupt, StoreError
 from mwnode.store.fold import FOLDED, Scope
-from mwnode.store.layout import PLACE, RECEIPT_HEAD, RECORD, U32, U64
+from mwnode.store.layout import PLACE, RECEIPT_HEAD, RECORD, U32, U64, hash_bytes
 from mwnode.store.log_records import LogRecord, decode_command_record
 from mwnode.store.port import ORGANIZATION, NewEvent
 from mwnode.store.trim import encode_trim, erased_commands, note_erased

@@ -8,6 +8,7 @@ the state is always the fold of the log.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,6 +24,7 @@ from mwnode.authority.standing import MAY_SEND
 from mwnode.authority.state import (
     ACCOUNTS,
     AGENTS,
+    ARTIFACTS,
     GROUPS,
     LEASES,
     MEMBERSHIPS,
@@ -99,6 +101,15 @@ class MemoryView:
 
     def policy_log(self, group_id: str | None, after: int = 0, limit: int = 1000) -> list[PolicyLogEntry]:
         return self.policy.get(group_id, [])[after : after + limit]
+
+    def deriving_groups(self, content_hash: str) -> Iterator[str]:
+        made = [row.artifact for row in self.all(ARTIFACTS) if content_hash in row.artifact.source_artifact_hashes]
+        return iter(sorted({artifact.group_id for artifact in made}))
+
+    def derivations(self, content_hash: str, group_id: str, after: str | None, limit: int) -> list[str]:
+        made = [row.artifact for row in self.in_group(ARTIFACTS, group_id)]
+        names = [artifact.artifact_id for artifact in made if content_hash in artifact.source_artifact_hashes]
+        return [name for name in sorted(names) if after is None or name > after][:limit]
 
     def put(self, table: Table[Any], row: Row) -> None:
         self.rows[table.code][table.key(row)] = row

@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 from blake3 import blake3
 
-from mwnode.authority.state import TABLES, R, Row, Table
+from mwnode.authority.state import ARTIFACTS, TABLES, R, Row, Table
 from mwnode.protocol.documents import FirstAdmissionRecord, PolicyLogEntry
 from mwnode.protocol.instants import Instant, parse
 from mwnode.store.errors import StoreCorrupt
@@ -83,6 +83,15 @@ class MemoryTransaction:
     def in_group(self, table: Table[R], group_id: str) -> list[R]:
         assert table.group is not None
         return [row for row in self.all(table) if table.group(row) == group_id]
+
+    def deriving_groups(self, content_hash: str) -> Iterator[str]:
+        rows = [row.artifact for row in self.all(ARTIFACTS) if content_hash in row.artifact.source_artifact_hashes]
+        return iter(sorted({artifact.group_id for artifact in rows}))
+
+    def derivations(self, content_hash: str, group_id: str, after: str | None, limit: int) -> list[str]:
+        rows = [row.artifact for row in self.in_group(ARTIFACTS, group_id)]
+        found = [artifact.artifact_id for artifact in rows if content_hash in artifact.source_artifact_hashes]
+        return [name for name in sorted(found) if after is None or name > after][:limit]
 
     def put(self, table: Table[R], row: R) -> None:
         _CHECKS[table.code].decode(msgspec.msgpack.encode(row))

@@ -13,16 +13,29 @@ from blake3 import blake3
 from msgspec import UNSET
 
 from mwnode.authority.state import (
+    ARTIFACTS,
     GROUPS,
     LEASES,
     MEMBERSHIPS,
     PRINCIPALS,
+    ArtifactRow,
     GroupRow,
     LeaseRow,
     MembershipRow,
     PrincipalRow,
 )
-from mwnode.protocol.documents import Actor, FirstAdmissionRecord, Group, Lease, Membership, PolicyLogEntry
+from mwnode.protocol.documents import (
+    Actor,
+    Artifact,
+    CapabilityRef,
+    FirstAdmissionRecord,
+    Group,
+    Lease,
+    Membership,
+    PolicyLogEntry,
+    Producer,
+    Signature,
+)
 from mwnode.protocol.instants import parse
 from mwnode.store.environment import LmdbStore
 from mwnode.store.errors import StoreCorrupt
@@ -462,6 +475,71 @@ def test_rows_are_listed_by_group_and_sorted_by_key(store: Store) -> None:
     with store.read() as view:
         assert [row.membership.member.id[-1] for row in view.in_group(MEMBERSHIPS, G1)] == ["1", "2", "3"]
         assert view.in_group(MEMBERSHIPS, "urn:example:group:none") == []
+
+
+@pytest.mark.req("R-13.1-19")
+def test_what_was_made_of_something_is_found_by_it(store: Store) -> None:
+    first, second, third = ("sha256:" + digit * 64 for digit in "12f")
+
+    def write(txn: WriteTransaction) -> None:
+        for group in (G1, G2):
+            for number in range(5):
+                txn.put(ARTIFACTS, made(group, number, first))
+        txn.put(ARTIFACTS, made(G2, 5, first, second))
+
+    store.write(write)
+    store.write(lambda txn: txn.put(ARTIFACTS, made(G2, 5, first, second)))
+    with store.read() as view:
+        assert set(view.deriving_groups(first)) == {G1, G2}
+        assert list(view.deriving_groups(second)) == [G2]
+        assert list(view.deriving_groups(third)) == list(view.deriving_groups("no hash")) == []
+        every = {f"urn:example:artifact:{G1[-1]}:{number}" for number in range(5)}
+        found = view.derivations(first, G1, None, 100)
+        assert set(found) == every
+        assert len(found) == 5
+        assert view.derivations(first, G1, None, 2) == found[:2]
+        assert view.derivations(first, G1, found[1], 2) == found[2:4]
+        assert view.derivations(first, G1, found[4], 2) == []
+        assert view.derivations(second, G2, None, 9) == [f"urn:example:artifact:{G2[-1]}:5"]
+        assert view.derivations(second, G1, None, 9) == view.derivations("no hash", G1, None, 9) == []
+        assert view.derivations(first, "urn:example:group:none", None, 9) == []
+
+    def half(txn: WriteTransaction) -> None:
+        txn.put(ARTIFACTS, made(G1, 9, third))
+        assert view_of(txn) == [G1]
+        raise RuntimeError("undone")
+
+    def view_of(txn: WriteTransaction) -> list[str]:
+        return list(txn.deriving_groups(third))
+
+    with pytest.raises(RuntimeError, match="undone"):
+        store.write(half)
+    with store.read() as view:
+        assert list(view.deriving_groups(third)) == []
+
+
+def made(group_id: str, number: int, *sources: str) -> ArtifactRow:
+    artifact = Artifact(
+        artifact_id=f"urn:example:artifact:{group_id[-1]}:{number}",
+        content_hash="sha256:" + "0" * 64,
+        uri="urn:example:bytes",
+        size_bytes=0,
+        media_type="text/plain",
+        schema_uri="urn:example:schema",
+        producer=Producer(
+            agent_id=ACTOR, agent_card_version=1, capabilities=(CapabilityRef(id="example.build", version="1.0.0"),)
+        ),
+        mission_id="urn:example:mission:1",
+        group_id=group_id,
+        work_item_id="urn:example:work:1",
+        source_artifact_hashes=sources,
+        tool_versions=(),
+        model_versions=(),
+        classification="internal",
+        created_at=START,
+        signature=Signature(algorithm="Ed25519", key_id="urn:example:key:1", created_at=START, value="A" * 86),
+    )
+    return ArtifactRow(artifact, 1)
 
 
 def membership(group_id: str, number: int) -> MembershipRow:

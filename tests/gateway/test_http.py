@@ -240,6 +240,8 @@ PROTECTED = [
     ("GET", "/v0.1/agents/urn%3Ax%3A1/performance"),
     ("GET", "/v0.1/presence"),
     ("GET", "/v0.1/cursors"),
+    ("GET", "/v0.1/artifacts/" + "0" * 64 + "/manifests"),
+    ("GET", "/v0.1/artifacts/" + "0" * 64 + "/provenance"),
 ]
 
 

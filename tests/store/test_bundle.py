@@ -66,6 +66,9 @@ def read_back(path: Path, *group_ids: str) -> dict[str, list[bytes]]:
 
 def test_groups_are_carried_to_a_place_that_knows_only_the_root_key(mwnode: Harness, tmp_path: Path) -> None:
     done, live = archived(mwnode, content=b"x" * 300_000), mwnode.mission()
+    making = live.work("active")
+    source = making.publish(b"source")
+    making.publish(b"made", sourceArtifactHashes=[source])
     work = live.authorize()
     work.offer()
     human = mwnode.human("second")
@@ -79,16 +82,19 @@ def test_groups_are_carried_to_a_place_that_knows_only_the_root_key(mwnode: Harn
     target = tmp_path / "elsewhere" / "node.mdb"
     target.parent.mkdir()
     brought = bring_in(tmp_path / "out.bundle", target, root=root(mwnode), progress=silent)
-    assert (brought.groups, brought.artifacts) == (made.groups, 1)
+    assert (brought.groups, brought.artifacts) == (made.groups, 3)
     report = verify(target)
     assert report.ok, report.findings
-    assert (report.groups, report.artifacts) == (2, 1)
+    assert (report.groups, report.artifacts) == (2, 3)
     expected = {mission.group_id: [jcs.canonical(event) for event in mission.events()] for mission in (done, live)}
     assert read_back(target, done.group_id, live.group_id) == expected
     store = LmdbStore.open(target, read_only=True)
     with store.read() as view, mwnode.node.read() as here:
         assert view.all(KEYS) == here.all(KEYS)
         assert view.get(WORK_ITEMS, work.work_item_id) == here.get(WORK_ITEMS, work.work_item_id)
+        names = view.derivations(source, live.group_id, None, 9)
+        assert names == here.derivations(source, live.group_id, None, 9)
+        assert len(names) == 1
         assert view.policy_log(done.group_id) == here.policy_log(done.group_id)
         with_snapshot = [event for event in done.events() if event["kind"] == "group.snapshot.created"]
         assert view.document(with_snapshot[0]["payload"]["stateHash"]) is not None

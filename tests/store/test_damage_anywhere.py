@@ -33,11 +33,12 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     harness = Harness(home)
     archived(harness)
     mission = harness.mission()
-    mission.authorize(budget={"wallClockSecondsLimit": 100}).run(content=bytes(range(256)) * 2000)
+    source = mission.authorize(budget={"wallClockSecondsLimit": 100}).run(content=bytes(range(256)) * 2000)
     running = mission.authorize(budget={"wallClockSecondsLimit": 100})
     running.offer()
     running.accept()
     running.start()
+    running.publish(b"made of it", sourceArtifactHashes=[source])
     for garbage in (b"garbage", b"{}"):
         harness.node.submit(garbage, EMBEDDED, lambda outcome: None)
     harness.node.call(lambda txn: txn.put_cursor("urn:mwnode:agent:x", mission.group_id, 3)).result()
@@ -84,7 +85,7 @@ def cut(draw: random.Random, put: Any, entry: Entry) -> None:
 
 
 def test_the_files_are_whole_and_every_database_holds_something(worked: Path, trimmed: Path) -> None:
-    for path, empty in ((worked, ["trims"]), (trimmed, ["uploads", "cursors", "audit"])):
+    for path, empty in ((worked, ["trims"]), (trimmed, ["uploads", "cursors", "audit", "derivations"])):
         assert verify(path).findings == ()
         store = LmdbStore.open(path, read_only=True)
         with store.read() as view:

@@ -166,11 +166,14 @@ def silent(what: str, done: int, total: int) -> None:
 def test_rows_are_rebuilt_from_the_log_alone(mwnode: Harness) -> None:
     mission = archived(mwnode)
     live = mwnode.mission()
+    making = live.work("active")
+    making.publish(b"made", sourceArtifactHashes=[making.publish(b"source")])
     work = live.authorize()
     work.offer()
     store = mwnode.node.store
+    derived = ("entities", "listing", "derivations")
     with store.read() as view:
-        before = {db: [key for key, _ in view.pages.scan(db, b"")] for db in ("entities", "listing")}
+        before = {db: [key for key, _ in view.pages.scan(db, b"")] for db in derived}
         due = {key[8:] for key, _ in view.pages.scan("due", b"")}
     mwnode.node.close()
     path = store.path
@@ -184,7 +187,7 @@ def test_rows_are_rebuilt_from_the_log_alone(mwnode: Harness) -> None:
     entities = [key for key in keys(store, "entities") if key[0] in {AGENTS.code, WORK_ITEMS.code}]
     change(store, "entities", entities[0], lambda value: None)
     change(store, "entities", entities[1], flip(0))
-    for db in ("listing", "due"):
+    for db in ("listing", "due", "derivations"):
         for key in keys(store, db):
             change(store, db, key, lambda value: None)
     assert not verify(store).ok
@@ -192,7 +195,7 @@ def test_rows_are_rebuilt_from_the_log_alone(mwnode: Harness) -> None:
     report = verify(store)
     assert report.ok, report.findings
     with store.read() as view:
-        assert {db: [key for key, _ in view.pages.scan(db, b"")] for db in ("entities", "listing")} == before
+        assert {db: [key for key, _ in view.pages.scan(db, b"")] for db in derived} == before
         # The same rows come due; what a timer has put off is looked at once more.
         assert {key[8:] for key, _ in view.pages.scan("due", b"")} == due
         assert view.all(KEYS) == key_row

@@ -12,6 +12,8 @@ from mwnode.store import doctor, mapped_file, migration
 from mwnode.store.environment import LmdbStore
 from mwnode.store.errors import StoreFull, StoreTooNew
 from mwnode.store.layout import FORMAT
+from mwnode.store.verify import verify
+from mwnode.testing import Harness
 from tests.store.makers import append, head
 
 
@@ -112,6 +114,48 @@ def test_an_older_file_is_read_as_it_is(old: Path, monkeypatch: pytest.MonkeyPat
         assert "it is migrated when a node opens it" in doctor._format(view).advice
     store.close()
     assert format_of(old) == b"%d" % FORMAT
+
+
+def test_what_was_made_of_artifacts_is_found_in_a_file_of_format_1(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    harness = Harness(home)
+    work = harness.mission().work("active")
+    sources = [work.publish(b"%d" % number) for number in range(3)]
+    work.publish(b"made", sourceArtifactHashes=sources)
+    work.publish(b"made again", sourceArtifactHashes=sources[:1])
+    harness.close()
+    path = home / "node.mdb"
+    whole = derivations(path)
+    assert len(whole) == 4
+    # Made what it was before there was that index.
+    with lmdb.open(str(path), subdir=False, max_dbs=64, map_size=1 << 28) as env:
+        made = env.open_db(b"derivations")
+        meta = env.open_db(b"meta")
+        with env.begin(write=True) as txn:
+            txn.drop(made, delete=True)
+            txn.put(b"format", b"1", db=meta)
+    assert verify(path).findings == (), "an older file is whole as it is"
+    assert derivations(path) == []
+    store = LmdbStore.open(path)
+    with store.read() as view:
+        assert list(view.pages.scan("derivations", b"")) == whole
+    store.close()
+    assert verify(path).findings == ()
+    assert format_of(path.with_name("node.mdb.format-1")) == b"1"
+    # Only a file that has no index may say that it is older than that.
+    with lmdb.open(str(path), subdir=False, max_dbs=64, map_size=1 << 28) as env:
+        meta = env.open_db(b"meta")
+        with env.begin(write=True) as txn:
+            txn.put(b"format", b"1", db=meta)
+    assert {finding.where for finding in verify(path).findings} == {"meta format"}
+
+
+def derivations(path: Path) -> list[tuple[bytes, bytes]]:
+    store = LmdbStore.open(path, read_only=True)
+    with store.read() as view:
+        found = list(view.pages.scan("derivations", b""))
+    store.close()
+    return found
 
 
 def test_every_older_format_has_its_step() -> None:
