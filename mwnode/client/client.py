@@ -100,7 +100,6 @@ class Client:
             take=self._take,
             refresh=self._refresh_registry,
             before_send=self._send_cursors,
-            before_again=self._succession.check_still_ours,
             observe=self._observe,
         )
         self._orders = Orders(
@@ -150,7 +149,7 @@ class Client:
 
         client = cls(
             key,
-            websocket_dialer(url, ca),
+            websocket_dialer(url, ca, lambda: client._engine.newest),
             http=http,
             registry=registry,
             clock=clock,

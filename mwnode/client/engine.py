@@ -504,6 +504,11 @@ class ClientEngine:
         return uuid7_urn(self._clock.now(), self._entropy.random(10))
 
     @property
+    def newest(self) -> int | None:
+        """The highest Session Epoch that this client can have opened; ``None`` before its first session."""
+        return self.session_epoch + self.unconfirmed if self.session_epoch else None
+
+    @property
     def principal(self) -> Actor:
         """Whose session this is."""
         return self._key.principal

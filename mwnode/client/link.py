@@ -56,13 +56,9 @@ class Link:
         take: Callable[[Notice], None],
         refresh: Callable[[], Awaitable[None]],
         before_send: Callable[[], None],
-        before_again: Callable[[], Awaitable[None]],
         observe: Observer,
     ) -> None:
-        """``take`` gets every notice, ``refresh`` fetches the Registry anew, ``before_send`` may queue more frames.
-
-        ``before_again`` is asked before every connection after the first session, and raises what forbids one.
-        """
+        """``take`` gets every notice, ``refresh`` fetches the Registry anew, ``before_send`` may queue more frames."""
         self._engine = engine
         self._dial = dial
         self._clock = clock
@@ -70,7 +66,6 @@ class Link:
         self._take = take
         self._refresh = refresh
         self._before_send = before_send
-        self._before_again = before_again
         self._observe = observe
         self._wake = asyncio.Event()
         self._opened_at: float | None = None
@@ -99,8 +94,6 @@ class Link:
             self._opened_at = None
             cause: BaseException = ConnectionLost("the node closed the connection")
             try:
-                if self._was_open:
-                    await self._before_again()
                 await self._session()
             except (Unreachable, ConnectionLost, OSError) as error:
                 cause = error

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from mwnode.client.engine import ClientEngine
-from mwnode.client.errors import ClientError, ConnectionLost, passes
+from mwnode.client.errors import ClientError
 from mwnode.client.http import HttpClient
 from mwnode.client.link import Observer
 from mwnode.protocol.errors import AuthStaleSession, MissionWeaveError
@@ -26,24 +26,6 @@ class Succession:
         self._engine = engine
         self._http = http
         self._observe = observe
-
-    async def check_still_ours(self) -> None:
-        """Before connecting again: the newer of two processes with one key wins, and by that this one may be the older.
-
-        A Session Epoch beyond all that this client can have opened is another process's. To connect would fence that
-        one, which then would come again and fence this one, without end. Raises AuthStaleSession then, and
-        ConnectionLost or Unreachable when the node cannot tell now.
-        """
-        if self._http is None:
-            return
-        try:
-            session = await asyncio.to_thread(self._http.get, SESSIONS)
-        except MissionWeaveError as error:
-            if passes(error):
-                raise ConnectionLost(f"the node does not answer who holds the session: {error}") from error
-            return  # the handshake is refused for the same, and says so
-        if session["sessionEpoch"] > self._engine.session_epoch + self._engine.unconfirmed:
-            raise AuthStaleSession("the Session Epoch is not this client's any more", rule="R-6.3-06")
 
     async def told(self, error: AuthStaleSession) -> AuthStaleSession:
         """The same error, and who holds the session now, as far as the node tells."""

@@ -66,8 +66,12 @@ class WebSocketTransport:
             await self._session.close()
 
 
-def websocket_dialer(url: str, ca: Path | str | None = None) -> Dial:
-    """Connections to a node's ``/ws``, by TLS 1.3 to a server of the expected CA (R-17.1-01)."""
+def websocket_dialer(url: str, ca: Path | str | None = None, newest: Callable[[], int | None] = lambda: None) -> Dial:
+    """Connections to a node's ``/ws``, by TLS 1.3 to a server of the expected CA (R-17.1-01).
+
+    ``newest`` gives the highest Session Epoch that is the caller's own, for the node to refuse with AUTH_STALE_SESSION
+    what would fence a newer process with the same key.
+    """
     address = parse_address(url)
     tls = client_tls(address, ca)
 
@@ -75,7 +79,7 @@ def websocket_dialer(url: str, ca: Path | str | None = None) -> Dial:
         session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS))
         try:
             socket = await session.ws_connect(
-                address.websocket,
+                f"{address.websocket}{'' if (own := newest()) is None else f'?newest={own}'}",
                 ssl=tls if tls is not None else True,
                 compress=0,
                 max_msg_size=FRAME_BYTES,

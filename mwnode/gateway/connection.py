@@ -49,7 +49,8 @@ class Connection:
         replies: Replies,
         peer: Peer,
         touched: Callable[[Connection], None],
-        address: str = "",
+        address: str,
+        newest: int,
     ) -> None:
         """``touched`` is told whenever something was queued."""
         limits = authority.limits
@@ -60,6 +61,8 @@ class Connection:
         self.subscriptions: dict[str, Subscription] = {}
         self.address = address
         """Where the peer is, as far as the transport knows."""
+        self.newest = newest
+        """A Session Epoch above this one is not to be fenced by whoever connects here."""
         self.opened_at: str | None = None
         """When the Agent's session began, RFC 3339."""
         self.replaced: dict[str, Any] | None = None

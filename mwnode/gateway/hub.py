@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -17,6 +18,7 @@ from mwnode.gateway.engine import (
     BACKPRESSURE_MS,
     GOING_AWAY,
     POLICY,
+    STALE_SESSION,
     TRY_AGAIN,
     Acknowledge,
     Close,
@@ -38,6 +40,7 @@ from mwnode.protocol.documents import PresenceRecord
 from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.events import AgentCardRegistered, SessionOpened
 from mwnode.protocol.instants import Instant, parse
+from mwnode.protocol.scalars import SAFE_INTEGER_MAX
 from mwnode.seldom import Seldom
 from mwnode.store.batch import Accepted, CommittedEvent
 from mwnode.trust.registry import Binding, Registry
@@ -67,6 +70,8 @@ class Hub:
         self.authority = authority
         self.replies = Replies(authority.clock, authority.entropy)
         self.sessions = Sessions(authority)
+        self._opening: dict[str, deque[tuple[Connection, OpenSession]]] = {}
+        """By Agent, the sessions that are being opened, one after the other."""
         self._fenced: dict[str, Connection] = {}
         """By Agent, the connection that was fenced last and is not closed yet."""
         self.delivery = Delivery(authority, self.replies, self._schedule_pump)
@@ -154,12 +159,16 @@ class Hub:
 
     # --- connections ---
 
-    def attach(self, peer: Peer, address: str = "") -> Connection | Rejection:
-        """Take a new connection, unless there are too many (R-17.3-01)."""
+    def attach(self, peer: Peer, address: str = "", newest: int = SAFE_INTEGER_MAX) -> Connection | Rejection:
+        """Take a new connection, unless there are too many (R-17.3-01).
+
+        ``newest`` is the highest Session Epoch that whoever connects again knows to be its own. A higher one is a newer
+        process's with the same key: that one is left alone, and this one told so.
+        """
         limits = self.authority.limits
         if self.stopping or len(self.connections) >= limits.connections:
             return CROWDED
-        connection = Connection(self.authority, self.replies, peer, self._touched, address)
+        connection = Connection(self.authority, self.replies, peer, self._touched, address, newest)
         connection.engine.accepting = not self.stopping
         self.connections[id(connection)] = connection
         return connection
@@ -258,15 +267,37 @@ class Hub:
     # --- sessions ---
 
     def _open_session(self, connection: Connection, effect: OpenSession) -> None:
-        with self.authority.read() as view:
-            fault = card_fault(view.get(AGENTS, effect.agent_id), self.authority.clock.now())
-        if fault is not None:
-            self.perform(connection, connection.engine.session_opened(fault, "", ""))
-            return
-        granted = self.authority.open_session(effect.agent_id, effect.key_id)
-        granted.add_done_callback(lambda done: self.post(lambda: self._session_opened(connection, done)))
+        """Open a session, after those of the same Agent that are being opened: who is the newest is known then."""
+        waiting = self._opening.setdefault(effect.agent_id, deque())
+        waiting.append((connection, effect))
+        if len(waiting) == 1:
+            self._open_next(effect.agent_id)
 
-    def _session_opened(self, connection: Connection, done: Future[SessionGrant | Rejection]) -> None:
+    def _open_next(self, agent_id: str) -> None:
+        waiting = self._opening[agent_id]
+        while waiting:
+            connection, effect = waiting[0]
+            with self.authority.read() as view:
+                row = view.get(AGENTS, agent_id)
+            fault = card_fault(row, self.authority.clock.now())
+            if fault is None and row is not None and row.session_epoch > connection.newest:
+                fault = STALE_SESSION
+            if fault is None:
+                granted = self.authority.open_session(agent_id, effect.key_id)
+                granted.add_done_callback(lambda done: self.post(lambda: self._session_opened(agent_id, done)))
+                return
+            waiting.popleft()
+            self.perform(connection, connection.engine.session_opened(fault, "", ""))
+        del self._opening[agent_id]
+
+    def _session_opened(self, agent_id: str, done: Future[SessionGrant | Rejection]) -> None:
+        connection, _ = self._opening[agent_id].popleft()
+        try:
+            self._settle_session(connection, done)
+        finally:
+            self._open_next(agent_id)
+
+    def _settle_session(self, connection: Connection, done: Future[SessionGrant | Rejection]) -> None:
         failure = done.exception()
         if failure is not None:
             self._seldom.log(logging.ERROR, "session", "a session could not be opened: %s", failure)
@@ -300,11 +331,7 @@ class Hub:
         self.perform(connection, engine.session_opened(outcome, token, expires_at))
 
     def session_of(self, agent_id: str) -> dict[str, Any]:
-        """An Agent's newest Session Epoch, and of its live connection since when, from where, and whom it replaced.
-
-        By this a process whose link was cut finds out before it connects again that another one has taken its Agent
-        over: connecting would fence the newer of the two (R-6.3-06).
-        """
+        """An Agent's newest Session Epoch, and of its live connection since when, from where, and whom it replaced."""
         with self.authority.read() as view:
             row = view.get(AGENTS, agent_id)
         told: dict[str, Any] = {"sessionEpoch": 0 if row is None else row.session_epoch, "connected": False}

@@ -35,6 +35,7 @@ from mwnode.gateway.ports import Authority
 from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import Rejection
 from mwnode.protocol.limits import Limits
+from mwnode.protocol.scalars import SAFE_INTEGER_MAX
 from mwnode.seldom import Seldom
 
 CONGESTED_BYTES = 256 * 1024
@@ -152,6 +153,12 @@ def _join(parcel: Parcel) -> bytes:
     return parcel.joined
 
 
+def _newest(request: web.Request) -> int:
+    """What ``/ws?newest=N`` says; a client that does not say it means to be the newest whatever there is."""
+    said = request.query.get("newest", "")
+    return int(said) if said.isascii() and said.isdigit() and len(said) <= 16 else SAFE_INTEGER_MAX
+
+
 async def _websocket(request: web.Request) -> web.StreamResponse:
     hub = request.app[HUB]
     socket = _Socket(
@@ -175,7 +182,7 @@ async def _websocket(request: web.Request) -> web.StreamResponse:
         spent=exchange.spent,
     )
     fits = doors.greet(visit, now())
-    connection = hub.attach(peer, request.remote or "") if fits else CROWDED
+    connection = hub.attach(peer, request.remote or "", _newest(request)) if fits else CROWDED
     if isinstance(connection, Rejection):
         await socket.send_str(hub.replies.error(connection, fatal=True).decode())
         await socket.close(code=WSCloseCode.TRY_AGAIN_LATER)

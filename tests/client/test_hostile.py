@@ -120,7 +120,6 @@ async def test_a_server_that_was_trusted_once_is_waited_for(mwnode: Harness, mon
         take=ignore,
         refresh=refresh,
         before_send=lambda: None,
-        before_again=refresh,
         observe=ignore,
     )
     with pytest.raises(ValueError, match="the end"):
