@@ -91,6 +91,16 @@ def _check_identity(case: Case, row: WorkItemRow, owner: Owner, artifact: Artifa
             expected_revision=version,
             current_revision=owner.agent_card_version,
         )
+    assigned = {(pin.id, pin.version) for pin in owner.capability_pins}
+    if version != owner.agent_card_version:
+        assigned |= {(held.id, held.version) for held in agent.card.capabilities}
+    for used in artifact.producer.capabilities:
+        if (used.id, used.version) not in assigned:
+            _misfit(
+                f"{used.id}@{used.version} is no capability that the WorkItem was accepted with",
+                "artifact/producer/capabilities",
+                "R-6.1-09",
+            )
     if parse(artifact.created_at) > case.now.plus(case.policy.clock_skew):
         _misfit("createdAt lies in the future", "artifact/createdAt", "R-13.1-15")
 

@@ -46,7 +46,7 @@ from mwnode.authority.view import View
 from mwnode.authority.waiting import Reason, Wait, group_of, to_json, waiting, why
 from mwnode.protocol.documents import Actor, Lease, Message, PolicyLogEntry
 from mwnode.protocol.errors import ErrorCode, Rejection
-from mwnode.protocol.instants import Instant
+from mwnode.protocol.instants import Instant, parse
 from mwnode.protocol.jcs import canonical, signing_hash
 
 __all__ = [
@@ -235,17 +235,17 @@ def effective_message(message: Message, amendments: Sequence[Message]) -> Messag
 # --- snapshots --------------------------------------------------------------------------------------------------------
 
 
-def policy_log(view: View, group_id: str) -> list[PolicyLogEntry]:
-    """The whole policy log of one Group."""
+def policy_log(view: View, group_id: str, until: Instant | None = None) -> list[PolicyLogEntry]:
+    """The whole policy log of one Group, or what of it was there at an instant."""
     entries: list[PolicyLogEntry] = []
     while page := view.policy_log(group_id, len(entries), 1000):
         entries += page
-    return entries
+    return entries if until is None else [entry for entry in entries if parse(entry.occurred_at) <= until]
 
 
-def state_body(view: View, group_id: str) -> bytes:
+def state_body(view: View, group_id: str, until: Instant | None = None) -> bytes:
     """What a Group Snapshot's ``stateHash`` is the hash of: the JCS of the Group's state, each list sorted by ID
-    (R-7.4-03, decision A38)."""
+    (R-7.4-03, decision A38). ``until`` bounds the policy log, which may grow while the Group's log stands still."""
     group = view.get(GROUPS, group_id)
     assert group is not None
     row = view.get(MISSIONS, group.group.mission_id)
@@ -264,7 +264,7 @@ def state_body(view: View, group_id: str) -> bytes:
         "workItems": by_id([document(held) for held in view.in_group(WORK_ITEMS, group_id)], "work_item_id"),
         "approvals": by_id([held.approval for held in view.in_group(APPROVALS, group_id)], "approval_id"),
         "artifacts": by_id([held.artifact for held in view.in_group(ARTIFACTS, group_id)], "artifact_id"),
-        "policyLog": by_id(policy_log(view, group_id), "entry_id"),
+        "policyLog": by_id(policy_log(view, group_id, until), "entry_id"),
     }
     return canonical(body)
 

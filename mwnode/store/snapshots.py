@@ -95,9 +95,11 @@ class Snapshots:
 
     def _signed(self, view: ReadTransaction, group_id: str) -> tuple[dict[str, Any], bytes]:
         now = self._clock.now()
-        newest = view.last_occurred_at(group_id)
         # The clock may have been set back; a snapshot is never dated before what it tells of.
-        created_at = now.text() if newest is None or parse(newest) <= now else newest
+        told = [entry.occurred_at for entry in policy_log(view, group_id)]
+        if (newest := view.last_occurred_at(group_id)) is not None:
+            told.append(newest)
+        created_at = max([now.text(), *told], key=parse)
         snapshot_id = uuid7_urn(now, self._entropy.random(10))
         drafted, body = draft_snapshot(view, group_id, snapshot_id, self._authority_key.principal, created_at)
         return sign_mapping(drafted, self._authority_key, created_at), body

@@ -259,3 +259,26 @@ def test_a_manifest_with_a_broken_member_is_not_published(changes: dict[str, Any
     payload = publication(scene, item, anna)
     payload["artifact"] = {**payload["artifact"], **changes}
     assert scene.refused(anna, "artifact.publish", payload).code is ErrorCode.INVALID_COMMAND
+
+
+@pytest.mark.req("R-6.1-09", "R-6.1-07")
+def test_a_manifest_names_only_capabilities_that_the_item_was_accepted_with() -> None:
+    scene = Scene()
+    anna = scene.workers["anna"]
+    other = {"id": "example.other", "version": "1.2.0"}
+    scene.card(anna, capabilities=(CAPABILITY, other))
+    item = active(scene)
+
+    def claiming(version: int, *capabilities: dict[str, str]) -> dict[str, Any]:
+        producer = {"agentId": anna.id, "agentCardVersion": version, "capabilities": list(capabilities)}
+        return publication(scene, item, anna, producer=producer)
+
+    newer = {**CAPABILITY, "version": "1.3.0"}
+    for claimed in ([other], [newer], [CAPABILITY, other], [{**CAPABILITY, "version": "2.0.0"}]):
+        refusal = scene.refused(anna, "artifact.publish", claiming(2, *claimed))
+        assert refusal.code is ErrorCode.INVALID_COMMAND
+        assert refusal.details == {"path": "/payload/artifact/producer/capabilities"}
+    scene.ok(anna, "artifact.publish", claiming(2, CAPABILITY))
+    # After an upgrade that goes on in place, what the new Card holds may have produced it too.
+    scene.card(anna, capabilities=(newer,))
+    scene.ok(anna, "artifact.publish", claiming(3, newer))

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from mwnode.authority.archival import ERASED, draft_snapshot, erased_payload, remains_of
 from mwnode.authority.evolve import evolve, fact_of
@@ -102,6 +103,19 @@ def test_a_snapshot_that_tells_something_else_archives_nothing(stage: Stage, nam
     group = stage.view.get(GROUPS, GROUP)
     assert group is not None
     assert group.group.state == "active"
+
+
+@pytest.mark.req("R-15.2-40", "R-6.4-83")
+def test_what_is_logged_after_a_snapshot_was_made_does_not_hold_up_archival(stage: Stage) -> None:
+    """Anybody can have a failed verification noted in the policy log of a Group that he names."""
+    stage.approved()
+    document = snapshot(stage)
+    newest = stage.view.policy[GROUP][-1]
+    later = replace(newest, entry_id="urn:example:entry:later", occurred_at=stage.now.plus(1).text())
+    stage.view.policy[GROUP].append(later)
+    archive(stage, document)
+    state = msgspec.json.decode(stage.documents[document["stateHash"]])
+    assert later.entry_id not in [entry["entryId"] for entry in state["policyLog"]]
 
 
 @pytest.mark.req("R-15.2-40")
