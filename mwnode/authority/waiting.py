@@ -125,7 +125,8 @@ _STUCK = ("work.offer", "work.unblock", "work.accept_result")
 
 def _on_request(view: View, row: MissionRow, waits: Iterable[Wait]) -> Iterator[Wait]:
     """The MissionOwner, where the Coordinator is to act, and has said in a Message to them what keeps it from it."""
-    if not any(wait.who == _coordinator(row) and wait.action.startswith(_STUCK) for wait in waits):
+    stuck = any(wait.who == _coordinator(row) and wait.action.startswith(_STUCK) for wait in waits)
+    if not stuck and not any(_request(view, child) for child in _running_children(view, row)):
         return
     asked = _request(view, row)
     if asked is not None:
@@ -139,6 +140,14 @@ def _on_request(view: View, row: MissionRow, waits: Iterable[Wait]) -> Iterator[
             row.mission.deadline,
             "what it is about is not done",
         )
+
+
+def _running_children(view: View, row: MissionRow) -> Iterator[MissionRow]:
+    """The child Missions that go on, whose questions their owner passes on to the MissionOwner here (R-14-21)."""
+    for child_id in row.children:
+        child = view.get(MISSIONS, child_id)
+        if child is not None and child.mission.state in MISSION_LIVE:
+            yield child
 
 
 def _request(view: View, row: MissionRow, about: WorkItemRow | None = None) -> Message | None:
@@ -277,6 +286,8 @@ def why(
         waits = waiting(view, mission_row, policy, now)
         mine = [wait for wait in waits if wait.on["id"] == on]
         found += _standing(view, item, policy, now)
+        if whole and item.item.state == "blocked":
+            found += _by_child(view, item, policy, now)
         if any(wait.action.startswith("work.offer") for wait in mine):
             found += _nobody(view, mission_row, item)
             asked = _request(view, mission_row, item) if whole else None
@@ -289,7 +300,39 @@ def why(
     return found
 
 
+def _by_child(view: View, item: WorkItemRow, policy: Policy, now: Instant) -> Iterator[Reason]:
+    """What a promoted WorkItem waits for, told from the child Mission that does it, and from that one's children."""
+    child = None if item.child_mission_id is None else view.get(MISSIONS, item.child_mission_id)
+    if child is None:
+        return
+    mission = child.mission
+    since = f" since {child.state_since}" if child.state_since else ""
+    rule = "R-14-16" if mission.state in MISSION_LIVE else "R-14-17"
+    name = f"{mission.mission_id} ({child.title or mission.objective})"
+    yield Reason(f"its child Mission {name} does it, and is {mission.state}{since}", None, None, rule)
+    if mission.state not in MISSION_LIVE:
+        again = f"`mwnode mission retry {item.item.mission_id} {item.item.work_item_id}`"
+        yield Reason(f"{again} has the Coordinator begin another child Mission", None, None, rule)
+        return
+    for one in view.in_group(WORK_ITEMS, mission.group_id):
+        if one.item.state not in ("failed", "blocked") or is_settled(view, one):
+            continue
+        name = f"{one.item.contract.goal} ({one.item.work_item_id})"
+        why_not = f": {one.required_resolution}" if one.required_resolution else ""
+        yield Reason(f"there {name} is {one.item.state}{why_not}", None, None, "R-14-21")
+        if one.child_mission_id is not None:
+            yield from _by_child(view, one, policy, now)
+        else:
+            again = f"`mwnode mission retry {mission.mission_id} {one.item.work_item_id}`"
+            yield Reason(f"{again} has it tried again, as the human at the root wishes", None, None, "R-14-21")
+    for wait in waiting(view, child, policy, now):
+        told = _expected(wait)
+        yield Reason(f"there it {told.fact} (on {wait.on['id']})", None, None, told.rule)
+
+
 def _is_about_item(event: Event, work_item_id: str) -> bool:
+    if event.kind == "mission.child.created":
+        return bool(event.payload.get("parentWorkItemId") == work_item_id)
     return event.work_item_id == work_item_id and not event.kind.startswith("message.")
 
 

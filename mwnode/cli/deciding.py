@@ -16,13 +16,13 @@ from mwnode.cli.missions import act, find_mission, told
 from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.output import emit, facts
 from mwnode.cli.principals import human_key
-from mwnode.cli.reach import Reach, reach
+from mwnode.cli.reach import Reach, at, found, reach
 from mwnode.cli.submissions import budget_used, read_log, work_shown
 from mwnode.cli.target import Target, at_node
-from mwnode.narrative import mission_title, work_item_name
+from mwnode.narrative import mission_title, short_id, work_item_name
 from mwnode.protocol.commands import CORE, Priority
 from mwnode.protocol.documents import Budget
-from mwnode.protocol.identifiers import EVIDENCE_SCHEMA, RETRY_SCHEMA, mission_conversation_id
+from mwnode.protocol.identifiers import CORE_EXTENSION, EVIDENCE_SCHEMA, RETRY_SCHEMA, mission_conversation_id
 from mwnode.protocol.instants import parse_duration
 from mwnode.trust.keys import SigningKey, sign_mapping
 
@@ -267,12 +267,55 @@ def retry(target: Target, name: str, work: str, limits: tuple[str, ...], currenc
         item = find_work(view, work)
         if item["state"] not in ("failed", "blocked"):
             raise Failure(f"{work_item_name(item)} is {item['state']}: only failed or blocked work is tried again")
+        child = _running_child(node, item)
+        if child is not None:
+            raise Failure(f"{work_item_name(item)} is done by a child Mission, which goes on: {_where_stuck(child)}")
+        asked, through = _whom_to_ask(node, view, key)
         data: dict[str, Any] = {"workItemId": item["workItemId"]}
+        if through:
+            data["through"] = through
         if limits:
             data["budget"] = _limits(limits, currency)
         said = f"Please try {work_item_name(item)} again. {comment}".strip()
-        message_id = _tell(node, key, view, said, {"type": "data_ref", "schema": RETRY_SCHEMA, "data": data})
-    emit(target.as_json, {"messageId": message_id, **data}, f"asked: {message_id}")
+        message_id = _tell(node, key, asked, said, {"type": "data_ref", "schema": RETRY_SCHEMA, "data": data})
+    passed = f", by way of {mission_title(asked['mission'])}, whose Coordinator passes it on" if through else ""
+    emit(target.as_json, {"messageId": message_id, **data}, f"asked: {message_id}{passed}")
+
+
+def _running_child(node: Reach, item: dict[str, Any]) -> dict[str, Any] | None:
+    """The view of the child Mission that does a WorkItem, while that one is not over."""
+    links = item.get("extensions", {}).get(CORE_EXTENSION, {}).get("data", {})
+    if "childMissionId" not in links:
+        return None
+    view = found(node, at("missions", links["childMissionId"]))
+    return view if view is not None and view["mission"]["state"] in ("active", "awaiting_approval") else None
+
+
+def _where_stuck(child: dict[str, Any]) -> str:
+    """What can be done about a child Mission, in words of the command line."""
+    short = short_id(child["mission"]["missionId"])
+    stuck = [work_item_name(one) for one in child["workItems"] if one["state"] in ("failed", "blocked")]
+    if child["mission"]["state"] == "active" and stuck:
+        return f"`mwnode mission retry {short} {stuck[0]}` has what is {' and '.join(stuck)} there tried again"
+    return f"`mwnode why {short}` tells what it waits for"
+
+
+def _whom_to_ask(node: Reach, view: dict[str, Any], key: SigningKey) -> tuple[dict[str, Any], list[str]]:
+    """The Mission whose Coordinator heeds this human, and the children below it by which a wish reaches this one.
+
+    A child Mission's owner is the Coordinator above it: the human at the root asks there.
+    """
+    through: list[str] = []
+    while view["mission"]["missionOwner"] != principal(key) and "parent" in view["mission"]:
+        through.insert(0, view["mission"]["missionId"])
+        above = found(node, at("missions", view["mission"]["parent"]["missionId"]))
+        if above is None:
+            raise Failure(
+                f"{mission_title(view['mission'])} is part of a Mission that this key cannot see: act as the human who "
+                "owns the outermost one, by --key"
+            )
+        view = above
+    return view, through
 
 
 @click.command()

@@ -29,9 +29,9 @@ from mwnode.protocol.commands import (
     MissionCreateChild,
     MissionRequestChanges,
 )
-from mwnode.protocol.documents import Artifact, DataBlock, Event
+from mwnode.protocol.documents import Artifact, DataBlock, Event, Message
 from mwnode.protocol.events import ArtifactPublished, MissionCancelled, MissionTerminated
-from mwnode.protocol.identifiers import INPUTS_SCHEMA, mission_conversation_id
+from mwnode.protocol.identifiers import INPUTS_SCHEMA, RETRY_SCHEMA, mission_conversation_id
 from mwnode.protocol.instants import parse
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ class Children:
             return
         self._pass_up(child)
         self._pass_down(child)
+        self._pass_retries(child)
         self._hand_in(child, self.engine.graph.results(instance, instances))
         state = child.board.state
         if state == "awaiting_approval":
@@ -271,14 +272,39 @@ class Children:
             key = f"pass down {child.mission_id} {message.message_id}"
             if not answers or message.author != board.owner or message.message_id in told or not engine.free(key):
                 continue
-            repeats = DataBlock(schema=PASSED_ON_SCHEMA, data={"messageId": message.message_id})
-            payload = MessagePost(
-                message_id=engine.papers.new_id(),
-                conversation_id=mission_conversation_id(child.board.group_id),
-                content=(*message.content, repeats),
-                announcement=True,
-            )
-            engine.send(key, "message.post", payload, board=child.board)
+            self._repeat(key, message, child)
+
+    def _pass_retries(self, child: Child) -> None:
+        """The human at the root asks for another try of work in a child, whose Coordinator heeds its own owner only."""
+        if child.board.state != "active":
+            return
+        told = {one for message in child.board.messages for one in _repeated(message.content)}
+        for message in self.engine.board.messages:
+            key = f"pass down {child.mission_id} {message.message_id}"
+            if message.author != self.engine.board.owner or message.message_id in told:
+                continue
+            if child.mission_id in _way_of_retry(message.content) and self.engine.free(key):
+                self._repeat(key, message, child)
+
+    def _repeat(self, key: str, message: Message, child: Child) -> None:
+        """Say in a child's Group, as its owner, what was said in ours."""
+        repeats = DataBlock(schema=PASSED_ON_SCHEMA, data={"messageId": message.message_id})
+        payload = MessagePost(
+            message_id=self.engine.papers.new_id(),
+            conversation_id=mission_conversation_id(child.board.group_id),
+            content=(*message.content, repeats),
+            announcement=True,
+        )
+        self.engine.send(key, "message.post", payload, board=child.board)
+
+
+def _way_of_retry(content: Sequence[object]) -> tuple[str, ...]:
+    """The Missions, from the outermost child on, by which a wish to have work tried again reaches its Coordinator."""
+    for block in content:
+        if isinstance(block, DataBlock) and block.schema == RETRY_SCHEMA and isinstance(block.data, Mapping):
+            through = block.data.get("through", ())
+            return tuple(str(one) for one in through) if isinstance(through, list | tuple) else ()
+    return ()
 
 
 def _repeated(content: Sequence[object]) -> list[str]:

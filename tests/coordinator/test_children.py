@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from mwnode.authority import views
 from mwnode.authority.state import MISSIONS, WORK_ITEMS
 from mwnode.coordinator.plan import Plan, PlanError, load_plan
+from mwnode.protocol.documents import Actor, Event
 from mwnode.protocol.identifiers import RETRY_SCHEMA, mission_conversation_id
 from mwnode.testing import Harness, MissionHandle, Participant
 from mwnode.worker.effects import Assignment
@@ -204,6 +207,65 @@ def test_after_a_child_has_failed_the_owner_is_asked_and_may_have_another_one(fa
     assert len(family.parent.followed) == 2
     assert family.inner.mission.mission_id != first.mission_id
     assert family.parent.state("docs") == "verified"
+
+
+def _fails_once(times: list[int]) -> Any:
+    def behave(assignment: Assignment) -> Run:
+        if assignment.contract.goal == "Write the guide":
+            times.append(1)
+            if len(times) == 1:
+                return Run(status=1, lines=())
+        return numbered(assignment)
+
+    return behave
+
+
+def why(harness: Harness, work_item_id: str, group_id: str) -> str:
+    """What the human at the root is told about a WorkItem."""
+    events = [msgspec.convert(event, Event) for event in MissionHandle(harness, "", group_id).events()]
+    owner, now = Actor(type="human", id=harness.owner.id), harness.clock.now()
+    with harness.node.read() as view:
+        facts = views.why_on(view, owner, work_item_id, events, harness.node.policy, now)
+    assert isinstance(facts, list)
+    return "\n".join(fact["fact"] for fact in facts)
+
+
+@pytest.mark.req("R-14-21")
+def test_failed_work_of_a_child_is_told_above_and_tried_again_from_there(family: Family) -> None:
+    times: list[int] = []
+    workers = [desk(family.harness, one, _fails_once(times)) for one in family.harness.workers]
+    family.work(*workers, rounds=15)
+    inner, parent = family.inner.mission, family.parent.mission
+    failed = family.inner.engine.graph.instances()["guide"].work_item_id
+    assert family.inner.state("guide") == "failed"
+    docs = family.parent.engine.graph.instances()["docs"].work_item_id
+    told = why(family.harness, docs, parent.group_id)
+    assert "mission.child.created by agent" in told
+    assert f"its child Mission {inner.mission_id} (Write the documentation) does it, and is active since" in told
+    assert f"there Write the guide ({failed}) is failed" in told
+    assert f"`mwnode mission retry {inner.mission_id} {failed}` has it tried again" in told
+    assert f"there it waits for agent {family.second.id}: work.offer" in told
+    with family.harness.node.read() as view:
+        waits = views.waiting_for(
+            view,
+            Actor(type="human", id=family.harness.owner.id),
+            family.harness.node.policy,
+            family.harness.clock.now(),
+        )
+    asked = [one["action"] for one in waits if one["who"]["type"] == "human"]
+    assert any(one.startswith("message.post that answers the Coordinator") for one in asked)
+    # Nobody but the human at the root is heeded, and only by way of the parent's Coordinator.
+    data = {"workItemId": failed, "through": [inner.mission_id]}
+    wish = [{"type": "text", "text": "again"}, {"type": "data_ref", "schema": RETRY_SCHEMA, "data": data}]
+    family._post(parent, family.harness.coordinator, wish)
+    family.work(*workers, rounds=4)
+    assert (len(times), family.inner.state("guide")) == (1, "failed")
+    family._post(parent, family.harness.owner, wish)
+    family.work(*workers, rounds=25)
+    assert len(times) == 2
+    assert family.parent.state("docs") == "verified"
+    passed = [one for one in inner.events() if one["kind"] == "message.posted" and RETRY_SCHEMA in str(one["payload"])]
+    assert len(passed) == 1
 
 
 @pytest.mark.req("R-14-21", "R-14-22")
