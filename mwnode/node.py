@@ -307,9 +307,9 @@ class Node:
         self.submit(raw, EMBEDDED, reply)
         return answer
 
-    def snapshots(self, group_id: str) -> list[bytes]:
+    def snapshots(self, group_id: str, *, live: bool = False) -> list[bytes]:
         """The Group's signed snapshots as canonical bytes, oldest first; see ``Snapshots.of``."""
-        return self._snapshots.of(group_id)
+        return self._snapshots.of(group_id, live=live)
 
     def read(self) -> AbstractContextManager[ReadTransaction]:
         """A snapshot of the store, for a short while."""

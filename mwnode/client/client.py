@@ -36,10 +36,10 @@ from mwnode.client.engine import (
     Unsent,
 )
 from mwnode.client.errors import ClientError, ConnectionLost, Untrusted, passes
-from mwnode.client.http import HttpClient
+from mwnode.client.http import HttpClient, segment
 from mwnode.client.link import Link, Observer
 from mwnode.client.orders import Order, Orders
-from mwnode.client.restore import Restored, check_snapshot, check_state
+from mwnode.client.restore import SNAPSHOT_ATTEMPTS, Restored, check_made, check_snapshot, check_state
 from mwnode.client.succession import Succession
 from mwnode.client.transports import Dial, websocket_dialer
 from mwnode.protocol.documents import Event, PresenceRecord
@@ -285,9 +285,7 @@ class Client:
         named = self._snapshots.get(group_id)
         if named is None:
             raise ClientError(f"the node named no snapshot for {group_id}: subscribe first, from where you are")
-        registry = await self._registry_source() if self._registry_source is not None else None
-        if registry is None:
-            raise ClientError("a snapshot can only be checked against a Registry; this client was made without one")
+        registry = await self._registry_to_check()
         snapshot = check_snapshot(await self._bytes_of(named), group_id, named, registry)
         try:
             state = check_state(await self._bytes_of(snapshot.state_hash), snapshot)
@@ -295,6 +293,31 @@ class Client:
             state = None
         del self._snapshots[group_id]
         return Restored(snapshot, state)
+
+    async def snapshot(self, group_id: str) -> Restored:
+        """The state of a Group under a snapshot that the node signs for it now, instead of its history (R-7.4-07).
+
+        For those who may inspect the Mission, whether it is at work or has ended. The caller goes on as after
+        ``restore``: it subscribes from ``through_sequence`` on. Raises Untrusted for what is not what it should be or
+        ends before what this client has heard already, AuthForbidden, GroupNotFound, ClientError.
+        """
+        registry = await self._registry_to_check()
+        path = f"/v0.1/groups/{segment(group_id)}/snapshots"
+        for _ in range(SNAPSHOT_ATTEMPTS):
+            made = (await self.get(path, live=1))["snapshots"]
+            snapshot = check_made(made, group_id, self.position(group_id) or 0, registry)
+            try:
+                return Restored(snapshot, check_state(await self._bytes_of(snapshot.state_hash), snapshot))
+            except GroupNotFound:
+                # A newer one took its place meanwhile.
+                continue
+        raise ClientError(f"{group_id} moves on faster than its snapshots can be fetched: try again, or replay it")
+
+    async def _registry_to_check(self) -> Registry:
+        registry = await self._registry_source() if self._registry_source is not None else None
+        if registry is None:
+            raise ClientError("a snapshot can only be checked against a Registry; this client was made without one")
+        return registry
 
     async def _bytes_of(self, content_hash: str) -> bytes:
         http = self._need_http()

@@ -12,11 +12,14 @@ import msgspec
 from msgspec import Struct
 
 from mwnode.client.errors import Untrusted
+from mwnode.protocol import jcs
 from mwnode.protocol.documents import GroupSnapshot
 from mwnode.trust.registry import Registry
 from mwnode.trust.verification import Failure, verify
 
 SNAPSHOT_BYTES_MAX: Final = 64 * 1024**2
+SNAPSHOT_ATTEMPTS: Final = 5
+"""How often a snapshot of a Group at work is asked for when another one takes its place meanwhile."""
 
 
 class Restored(Struct, frozen=True):
@@ -44,6 +47,23 @@ def check_snapshot(raw: bytes, group_id: str, snapshot_hash: str, registry: Regi
         raise Untrusted(f"the snapshot is of {snapshot.group_id}, not of {group_id}")
     if len(snapshot.event_ids) != snapshot.through_sequence:
         raise Untrusted(f"the snapshot of {group_id} does not name each of its {snapshot.through_sequence} Events")
+    return snapshot
+
+
+def check_made(made: list[Any], group_id: str, position: int, registry: Registry) -> GroupSnapshot:
+    """The newest of the snapshots that a node made of a Group. Untrusted unless it verifies, tells of that Group, and
+    ends no earlier than ``position``: what was heard of the Group already is not taken back."""
+    if not made:
+        raise Untrusted(f"the node gave no snapshot of {group_id}")
+    try:
+        raw = jcs.canonical(made[-1])
+    except (TypeError, ValueError) as error:
+        raise Untrusted(f"what the node gave as a snapshot of {group_id} is none: {error}") from error
+    snapshot = check_snapshot(raw, group_id, f"sha256:{hashlib.sha256(raw).hexdigest()}", registry)
+    if snapshot.through_sequence < position:
+        raise Untrusted(
+            f"the snapshot of {group_id} ends at {snapshot.through_sequence}, and {position} Events of it were heard"
+        )
     return snapshot
 
 

@@ -251,12 +251,14 @@ class History:
 
     async def snapshots(self, request: web.Request) -> web.StreamResponse:
         """``GET /v0.1/groups/{id}/snapshots``: once the Mission has ended, one signed snapshot: at the head and ready
-        to be archived, or the one that the Group was archived under (R-7.4-02, decisions B3, F28).
+        to be archived, or the one that the Group was archived under (R-7.4-02, decisions B3, F28). With ``live=1`` also
+        one of a Group at work, from which a reader goes on instead of replaying everything (R-7.4-07, reading 31).
 
         Every reader may have to go on from the archived one; the other holds the policy log, like the page above.
         """
         principal = self._web.bearer(request).principal
         group_id = request.match_info["group_id"]
+        live = number(request, "live", 0, 0, 1) == 1
 
         def read(view: ReadTransaction) -> bool:
             group = view.get(GROUPS, group_id)
@@ -265,7 +267,7 @@ class History:
 
         if not await self._web.read(read):
             raise refuse(ErrorCode.AUTH_FORBIDDEN, "only who may inspect the Mission has a snapshot made of it")
-        found = await self._web.in_thread(lambda: self._web.authority.snapshots(group_id))
+        found = await self._web.in_thread(lambda: self._web.authority.snapshots(group_id, live=live))
         return raw_json(b'{"snapshots":[%b]}' % b",".join(found))
 
     async def context_package(self, request: web.Request) -> web.StreamResponse:

@@ -99,9 +99,9 @@ class Authority(Protocol):
     def open_session(self, agent_id: str, key_id: str) -> Future[SessionGrant | Rejection]:
         """Issue the Agent's next Session Epoch, durably (R-6.3-05)."""
 
-    def snapshots(self, group_id: str) -> list[bytes]:
-        """The Group's signed snapshots as canonical bytes, oldest first: one when its Mission has ended, made now if
-        need be (decision F28). Waits for the disk."""
+    def snapshots(self, group_id: str, *, live: bool = False) -> list[bytes]:
+        """The Group's signed snapshots as canonical bytes, oldest first: one when its Mission has ended, or with
+        ``live``, made now if need be (decision F28, reading 31). Waits for the disk."""
 
     def read(self) -> AbstractContextManager[ReadTransaction]:
         """A snapshot of the store, for a short while."""

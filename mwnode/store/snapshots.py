@@ -2,10 +2,14 @@
 
 A snapshot and the state body that its ``stateHash`` names are small documents, stored by the hash of their bytes. Of a
 Group that is not archived only the newest one is kept; the one under which a Group was archived stays for good.
+
+A node needs no snapshot to start again: its rows are the fold of the log and are committed with the Events that they
+follow from. Snapshots of Groups at work spare readers the replay (reading 31), and are made when one asks.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -26,7 +30,7 @@ from mwnode.protocol.identifiers import uuid7_urn
 from mwnode.protocol.instants import parse
 from mwnode.protocol.ports import Clock, Entropy
 from mwnode.store.artifacts import Artifacts
-from mwnode.store.errors import StoreError, StoreUnavailable
+from mwnode.store.errors import StoreCorrupt, StoreError, StoreUnavailable
 from mwnode.store.outcome import INTERNAL
 from mwnode.store.port import ReadTransaction, WriteTransaction
 from mwnode.trust.keys import SigningKey, sign_mapping
@@ -34,11 +38,16 @@ from mwnode.trust.registry import Registry
 from mwnode.trust.verification import Failure, verify
 
 T = TypeVar("T")
+_log = logging.getLogger("mwnode.store")
 
 SNAPSHOT_BYTES_MAX: Final = 64 * 1024**2
 """Largest uploaded snapshot that an archival takes in: about a million Events."""
 ATTEMPTS: Final = 5
 """How often a snapshot is drafted anew when its Group moves on meanwhile."""
+LIVE_BEHIND: Final = 256
+LIVE_SHARE: Final = 8
+"""A kept snapshot of a Group at work is good enough while no more Events follow than these, or than such a part of
+those that it tells of: whoever asks for it replays them."""
 _CREATED: Final = "group.snapshot.created"
 
 
@@ -68,12 +77,13 @@ class Snapshots:
         self._clock = clock
         self._entropy = entropy
 
-    def of(self, group_id: str) -> list[bytes]:
+    def of(self, group_id: str, *, live: bool = False) -> list[bytes]:
         """The Group's snapshots, oldest first, as canonical bytes.
 
         The Group of an ended Mission always has one: at the head and ready to be archived, signed now if need be, or
-        the one that it was archived under (decision F28). A Group at work has none. Raises StoreUnavailable when the
-        Group never stands still, and the errors of the store.
+        the one that it was archived under (decision F28). A Group at work has none, unless with ``live``: at the head,
+        or one that was kept and is not much older. Raises StoreUnavailable when the Group never stands still, and the
+        errors of the store.
         """
         for _ in range(ATTEMPTS):
             with self._store.read() as view:
@@ -83,10 +93,13 @@ class Snapshots:
                 if group.group.state == "archived":
                     return [archival_snapshot(view, group_id)[1]]
                 mission = view.get(MISSIONS, group.group.mission_id)
-                if mission is None or mission.mission.state not in MISSION_TERMINAL:
+                if mission is None:
+                    return []
+                ended = mission.mission.state in MISSION_TERMINAL
+                if not ended and not live:
                     return []
                 kept = _kept(view, group_id)
-                if kept is not None and _is_current(view, kept):
+                if kept is not None and (_is_current(view, kept) if ended else _is_recent(view, kept)):
                     return [jcs.canonical(kept)]
                 snapshot, body = self._signed(view, group_id)
             if self._writer.call(lambda txn, made=snapshot, state=body: _keep(txn, made, state)).result():  # type: ignore[misc]  # mypy does not type the defaults
@@ -112,8 +125,30 @@ def _kept_name(group_id: str) -> str:
 def _kept(view: ReadTransaction, group_id: str) -> GroupSnapshot | None:
     """The snapshot that was kept last for a Group that is not archived."""
     named = view.meta(_kept_name(group_id))
-    content = None if named is None else view.document(named.decode())
-    return None if content is None else msgspec.json.decode(content, type=GroupSnapshot)
+    if named is None:
+        return None
+    try:
+        content = view.document(named.decode())
+        return None if content is None else msgspec.json.decode(content, type=GroupSnapshot)
+    except (StoreCorrupt, ValueError) as error:
+        _log.error("the snapshot kept of %s is damaged, and made anew: %s", group_id, error)
+        return None
+
+
+def _is_recent(view: ReadTransaction, snapshot: GroupSnapshot) -> bool:
+    """Whether a kept snapshot is whole, tells of this very log, and is not too old for a Group at work."""
+    group_id, through, head = snapshot.group_id, snapshot.through_sequence, view.head(snapshot.group_id)
+    if not 0 < through <= head or head - through > max(LIVE_BEHIND, through // LIVE_SHARE):
+        return False
+    if len(snapshot.event_ids) != through or snapshot.event_ids[-1:] != tuple(
+        view.event_ids(group_id, through - 1, through)
+    ):
+        return False
+    try:
+        return view.document(snapshot.state_hash) is not None
+    except StoreCorrupt as error:
+        _log.error("the state body kept of %s is damaged, and made anew: %s", group_id, error)
+        return False
 
 
 def _is_current(view: ReadTransaction, snapshot: GroupSnapshot) -> bool:
@@ -133,10 +168,11 @@ def _keep(txn: WriteTransaction, snapshot: dict[str, Any], body: bytes) -> bool:
         return False
     before = _kept(txn, group_id)
     name = _kept_name(group_id)
+    txn.drop_document((txn.meta(name) or b"").decode())
     if before is not None:
-        txn.drop_document((txn.meta(name) or b"").decode())
-        if before.state_hash != snapshot["stateHash"]:
-            txn.drop_document(before.state_hash)
+        txn.drop_document(before.state_hash)
+    # What lies there under the same hash may be damaged.
+    txn.drop_document(snapshot["stateHash"])
     txn.put_document(body)
     txn.put_meta(name, txn.put_document(jcs.canonical(snapshot)).encode())
     return True

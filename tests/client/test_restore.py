@@ -7,15 +7,18 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from mwnode.client import Client, ClientError
 from mwnode.client.errors import Untrusted
+from mwnode.client.fold import WorkView, decode_payload, fold
 from mwnode.client.restore import check_snapshot, check_state
 from mwnode.protocol import jcs
-from mwnode.protocol.errors import CursorTooOld
+from mwnode.protocol.documents import Event, WorkItem
+from mwnode.protocol.errors import AuthForbidden, CursorTooOld, GroupNotFound
 from mwnode.store.trim import trim_group
-from mwnode.testing import Harness, MissionHandle, flip_base64url
+from mwnode.testing import Harness, MissionHandle, WorkHandle, flip_base64url
 from mwnode.trust.keys import sign_mapping
 from tests.gateway.conftest import Served
 from tests.store.archives import archived, snapshot_of
@@ -152,3 +155,115 @@ def test_a_state_body_is_believed_for_its_hash_alone(mwnode: Harness) -> None:
     assert check_state(body, snapshot)["group"]["groupId"] == mission.group_id
     with pytest.raises(Untrusted):
         check_state(body[:-1] + b" }", snapshot)
+
+
+# --- a Group at work --------------------------------------------------------------------------------------------------
+
+
+def replayed(events: list[dict[str, Any]], begun: dict[str, WorkView] | None = None) -> dict[str, WorkView]:
+    """WorkItems as a follower knows them after those Events."""
+    views = dict(begun or {})
+    for document in events:
+        payload = decode_payload(msgspec.convert(document, Event))
+        if payload is not None:
+            fold(views, payload)
+    return views
+
+
+def items(views: dict[str, WorkView]) -> dict[str, Any]:
+    """The normative members; extensions are the view's own."""
+    return {name: msgspec.structs.replace(view.item, extensions=msgspec.UNSET) for name, view in views.items()}
+
+
+@pytest.mark.req("R-7.4-07")
+async def test_a_member_goes_on_from_a_live_snapshot_to_the_state_of_a_full_replay(served: Served) -> None:
+    harness = served.harness
+
+    def begin() -> tuple[MissionHandle, WorkHandle]:
+        mission = harness.mission()
+        mission.authorize(budget={"wallClockSecondsLimit": 100}).run(content=b"done")
+        return mission, mission.work("active", budget={"wallClockSecondsLimit": 100})
+
+    mission, work = await asyncio.to_thread(begin)
+    client = await served.client(harness.coordinator)
+    restored = await client.snapshot(mission.group_id)
+    known = len(mission.events())
+    assert restored.through_sequence == known
+    assert restored.snapshot.event_ids == tuple(event["eventId"] for event in mission.events())
+    assert restored.state is not None
+    begun = {
+        document["workItemId"]: WorkView(item=msgspec.convert(document, WorkItem))
+        for document in restored.state["workItems"]
+    }
+    assert items(begun) == items(replayed(mission.events()))
+
+    def go_on() -> None:
+        work.submit([work.publish(b"result")])
+        work.review()
+        mission.authorize(budget={"wallClockSecondsLimit": 100}).offer()
+
+    await asyncio.to_thread(go_on)
+    await client.subscribe({mission.group_id: restored.through_sequence}, caught_up=True)
+    events = client.events()
+    whole = mission.events()
+    tail = [msgspec.to_builtins(await anext(events)) for _ in range(len(whole) - known)]
+    assert [event["eventId"] for event in tail] == [event["eventId"] for event in whole[known:]]
+    assert items(replayed(tail, begun)) == items(replayed(whole))
+    # What was heard is not taken back: the node keeps the older one, and this client is past it.
+    with pytest.raises(Untrusted, match="were heard"):
+        await client.snapshot(mission.group_id)
+
+
+@pytest.mark.req("R-8-07", "R-19-15")
+async def test_a_live_snapshot_is_for_those_who_may_inspect(served: Served) -> None:
+    harness = served.harness
+    mission = await asyncio.to_thread(lambda: harness.mission())
+    await asyncio.to_thread(mission.add, harness.workers[0])
+    member, stranger = await served.client(harness.workers[0]), await served.client(harness.workers[1])
+    with pytest.raises(AuthForbidden):
+        await member.snapshot(mission.group_id)
+    with pytest.raises(GroupNotFound):
+        await stranger.snapshot(mission.group_id)
+
+
+@pytest.mark.req("R-16-07")
+@pytest.mark.parametrize(
+    "change",
+    [
+        damaged,
+        forged,
+        resigned(groupId="urn:example:group:other"),
+        resigned(throughSequence=70),
+        resigned(eventIds=[]),
+        lambda snapshot, harness: {**snapshot, "throughSequence": snapshot["throughSequence"] + 1},
+        lambda snapshot, harness: {"snapshotId": snapshot["snapshotId"]},
+        lambda snapshot, harness: None,
+    ],
+)
+async def test_a_live_snapshot_that_is_not_what_it_should_be_is_not_trusted(
+    served: Served, monkeypatch: pytest.MonkeyPatch, change: Any
+) -> None:
+    harness = served.harness
+    mission = await asyncio.to_thread(harness.mission)
+    client = await served.client(harness.coordinator)
+    real = Client.get
+
+    async def tampered(self: Client, path: str, **query: Any) -> dict[str, Any]:
+        answer = await real(self, path, **query)
+        if path.endswith("/snapshots"):
+            answer["snapshots"] = [change(snapshot, harness) for snapshot in answer["snapshots"]]
+        return answer
+
+    monkeypatch.setattr(Client, "get", tampered)
+    with pytest.raises(Untrusted):
+        await client.snapshot(mission.group_id)
+    monkeypatch.undo()
+
+    async def other(self: Client, content_hash: str) -> bytes:
+        return b"{}"
+
+    monkeypatch.setattr(Client, "_bytes_of", other)
+    with pytest.raises(Untrusted, match="another state body"):
+        await client.snapshot(mission.group_id)
+    monkeypatch.undo()
+    assert (await client.snapshot(mission.group_id)).through_sequence == len(mission.events())

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,9 @@ from mwnode.home import HomeError
 from mwnode.node import Node
 from mwnode.store.audit import opened
 from mwnode.store.errors import StoreBusy
+from mwnode.store.layout import DATABASES
+from mwnode.store.pages import ReadPages
+from mwnode.store.verify import verify
 from mwnode.testing import Harness, ManualClock, SeededEntropy
 
 
@@ -35,6 +41,53 @@ def test_a_mission_lives_through_restarts(mwnode: Harness) -> None:
     mwnode.restart()
     assert mission.state == "approved"
     assert mission.events() == before
+
+
+@pytest.mark.req("R-5-02")
+def test_a_node_starts_from_its_rows_and_replays_nothing(mwnode: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: Counter[str] = Counter()
+
+    def counted(name: str) -> None:
+        real = getattr(ReadPages, name)
+
+        def reading(self: ReadPages, db: str, *arguments: Any) -> Any:
+            reads[db] += 1
+            found = real(self, db, *arguments)
+            return map(partial(noted, db), found) if name == "scan" else found
+
+        monkeypatch.setattr(ReadPages, name, reading)
+
+    def noted(db: str, entry: Any) -> Any:
+        reads[db] += 1
+        return entry
+
+    for name in ("get", "get_many", "scan", "last"):
+        counted(name)
+
+    def started() -> dict[str, int]:
+        before = everything(mwnode)
+        reads.clear()
+        mwnode.restart()
+        after = {db: reads[db] for db in ("log", "places", "event_ids", "commands", "receipts", "entities", "listing")}
+        assert everything(mwnode) == before
+        return after
+
+    mission = mwnode.mission()
+    mission.work("active")
+    short = started()
+    for number in range(100):
+        mission.post(mwnode.owner, f"line {number}")
+    long = started()
+    assert long == {**short, "entities": long["entities"]}, "no Event is read, however many there are"
+    assert long["entities"] - short["entities"] < 100, "and not the rows of what was said"
+    report = verify(mwnode.node.store)
+    assert report.ok, report.findings
+
+
+def everything(harness: Harness) -> dict[str, list[tuple[bytes, bytes]]]:
+    """Every entry of the file but the diagnostics."""
+    with harness.node.store.read() as view:
+        return {db: list(view.pages.scan(db, b"")) for db in DATABASES if db not in {"audit", "proofs"}}
 
 
 @pytest.mark.req("R-6.4-77", "R-19-11")

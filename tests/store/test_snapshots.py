@@ -13,7 +13,9 @@ from mwnode.authority.state import GROUPS
 from mwnode.authority.views import state_body
 from mwnode.protocol import jcs
 from mwnode.protocol.errors import ErrorCode
+from mwnode.store import snapshots
 from mwnode.store.errors import StoreUnavailable
+from mwnode.store.fold import folded_rows
 from mwnode.store.snapshots import Snapshots, archival_snapshot
 from mwnode.store.verify import verify
 from mwnode.testing import Harness, flip_base64url
@@ -21,6 +23,7 @@ from mwnode.trust.keys import sign_mapping
 from mwnode.trust.verification import Verified
 from mwnode.trust.verification import verify as verify_signed
 from tests.store.archives import ARCHIVE, approved, archive, archived, say, snapshot_of
+from tests.store.damage import change, flip
 
 BODY_LISTS = ("memberships", "conversations", "workItems", "approvals", "artifacts", "policyLog")
 
@@ -74,6 +77,91 @@ def test_a_snapshot_is_made_once_for_a_head_and_again_when_the_group_moves_on(mw
     assert document(mwnode, second["stateHash"]) is not None
 
 
+@pytest.mark.req("R-7.4-07", "R-G-11")
+def test_a_group_at_work_has_a_live_snapshot_that_is_the_fold_of_its_whole_log(mwnode: Harness) -> None:
+    mission = mwnode.mission()
+    work = mission.work("active")
+    work.publish(b"result")
+    (raw,) = mwnode.node.snapshots(mission.group_id, live=True)
+    assert isinstance(verify_signed(raw, "group-snapshot", mwnode.node.registry), Verified)
+    snapshot = json.loads(raw)
+    events = mission.events()
+    assert snapshot["eventIds"] == [event["eventId"] for event in events]
+    with mwnode.node.read() as view, folded_rows(view, lambda what, done, total: None) as replayed:  # type: ignore[arg-type]
+        with replayed.read() as rows:
+            # The policy log is no row, and replay does not make it.
+            told = msgspec.json.decode(state_body(rows, mission.group_id))
+        body = msgspec.json.decode(document(mwnode, snapshot["stateHash"]) or b"")
+        assert {**told, "policyLog": body["policyLog"]} == body
+        assert body["policyLog"] == snapshot["policyLog"]
+    # Nothing is appended by it, and what follows is few enough to be replayed.
+    assert mission.events() == events
+    say(mission, "and so on")
+    assert mwnode.node.snapshots(mission.group_id, live=True) == [raw]
+    assert mwnode.node.snapshots(mission.group_id) == []
+    assert mwnode.node.snapshots("urn:example:group:unknown", live=True) == []
+    assert verify(mwnode.node.store).ok
+
+
+def test_a_live_snapshot_that_is_old_is_made_anew(mwnode: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "LIVE_BEHIND", 3)
+    monkeypatch.setattr(snapshots, "LIVE_SHARE", 1000)
+    mission = mwnode.mission()
+    (first,) = mwnode.node.snapshots(mission.group_id, live=True)
+    for number in range(3):
+        say(mission, f"line {number}")
+        assert mwnode.node.snapshots(mission.group_id, live=True) == [first]
+    say(mission, "one too many")
+    (second,) = mwnode.node.snapshots(mission.group_id, live=True)
+    assert json.loads(second)["throughSequence"] == json.loads(first)["throughSequence"] + 4
+    assert document(mwnode, "sha256:" + hashlib.sha256(first).hexdigest()) is None
+    mwnode.restart()
+    assert mwnode.node.snapshots(mission.group_id, live=True) == [second]
+
+
+@pytest.mark.req("R-16-07")
+@pytest.mark.parametrize("part", ["snapshot", "body", "both", "name", "another log"])
+def test_a_live_snapshot_that_is_damaged_is_noticed_and_made_anew(
+    mwnode: Harness, part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    mission, other = mwnode.mission(), mwnode.mission()
+    (raw,) = mwnode.node.snapshots(mission.group_id, live=True)
+    (alien,) = mwnode.node.snapshots(other.group_id, live=True)
+    mine, body = hashlib.sha256(raw).digest(), bytes.fromhex(json.loads(raw)["stateHash"][7:])
+    store = mwnode.node.store
+    if part in {"snapshot", "both"}:
+        change(store, "documents", mine, flip(40))
+    if part in {"body", "both"}:
+        change(store, "documents", body, flip(40))
+    if part == "name":
+        change(store, "meta", b"snapshot " + mission.group_id.encode(), flip(-1))
+    if part == "another log":
+        # Signed for this Group, of a log that is not this one.
+        shifted = json.loads(raw)
+        shifted["eventIds"] = [*shifted["eventIds"][:-1], json.loads(alien)["eventIds"][-1]]
+        del shifted["signature"]
+        forged = jcs.canonical(sign_mapping(shifted, mwnode.node.authority_key, shifted["createdAt"]))
+        name = f"snapshot {mission.group_id}"
+        mwnode.node.call(lambda txn: txn.put_meta(name, txn.put_document(forged).encode())).result()
+    (again,) = mwnode.node.snapshots(mission.group_id, live=True)
+    snapshot = json.loads(again)
+    assert snapshot["eventIds"] == [event["eventId"] for event in mission.events()]
+    assert snapshot["snapshotId"] != json.loads(raw)["snapshotId"]
+    assert hashlib.sha256(document(mwnode, snapshot["stateHash"]) or b"").hexdigest() == snapshot["stateHash"][7:]
+    assert isinstance(verify_signed(again, "group-snapshot", mwnode.node.registry), Verified)
+    assert ("made anew" in caplog.text) == (part in {"snapshot", "body", "both"})
+    assert mwnode.node.snapshots(other.group_id, live=True) == [alien]
+
+
+def test_an_ended_missions_damaged_snapshot_is_made_anew_too(mwnode: Harness) -> None:
+    mission = approved(mwnode)
+    (raw,) = mwnode.node.snapshots(mission.group_id)
+    change(mwnode.node.store, "documents", hashlib.sha256(raw).digest(), flip(40))
+    change(mwnode.node.store, "documents", bytes.fromhex(json.loads(raw)["stateHash"][7:]), flip(40))
+    archive(mission)
+    assert verify(mwnode.node.store).findings == ()
+
+
 def test_a_clock_that_was_set_back_dates_no_snapshot_before_its_events(mwnode: Harness) -> None:
     mission = approved(mwnode)
     mwnode.clock.step(-30)
@@ -91,9 +179,9 @@ def test_a_group_that_never_stands_still_has_no_snapshot_for_now(mwnode: Harness
             say(mission, "and another thing")
             return node.call(change)
 
-    snapshots = Snapshots(node, Moving(), node.authority_key, mwnode.clock, mwnode.entropy)
+    moving = Snapshots(node, Moving(), node.authority_key, mwnode.clock, mwnode.entropy)
     with pytest.raises(StoreUnavailable, match="moves on"):
-        snapshots.of(mission.group_id)
+        moving.of(mission.group_id)
 
 
 @pytest.mark.req("R-7.4-02", "R-7.4-03", "R-15.1-09", "R-15.2-39")
