@@ -84,11 +84,6 @@ _PLACE = msgspec.json.Decoder(Place)
 _OPENING = msgspec.json.Decoder(_Opening)
 
 
-def place_of(event: bytes) -> Place:
-    """Where a stored Event stands."""
-    return _PLACE.decode(event)
-
-
 def conversation_of(event: bytes) -> str | None:
     """The Conversation that a stored Event belongs to, or opens."""
     place = _PLACE.decode(event)

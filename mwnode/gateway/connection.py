@@ -80,6 +80,7 @@ class Connection:
         self.room = asyncio.Event()
         """Set when reading goes on."""
         self.gone = False
+        self._cost = 0.0
 
     @property
     def actor(self) -> Actor:
@@ -108,3 +109,16 @@ class Connection:
 
     def touched(self) -> None:
         self._touched(self)
+
+    def spent(self, seconds: float) -> None:
+        """The peer has cost so much of the loop's time; less than nothing was of use. It is charged for that together
+        with its next message, or now when none will come."""
+        if self.gone:
+            self.peer.spent(seconds)
+        else:
+            self._cost += seconds
+
+    def cost(self) -> float:
+        """Seconds spent and not charged yet; from now on they are."""
+        cost, self._cost = self._cost, 0.0
+        return cost

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from mwnode.authority.access import sight_of
-from mwnode.gateway.access import Rooms, add_room, conversation_of, place_of, rooms_of, shows, sight_after
+from mwnode.gateway.access import Rooms, add_room, conversation_of, rooms_of, shows, sight_after
 from mwnode.gateway.attention import Attention
 from mwnode.gateway.engine import BACKPRESSURE_MS
 from mwnode.gateway.flow import Mark, Parcel, parcel, parcels
@@ -386,11 +386,10 @@ class Delivery:
 
     def receipt(self, receiver: Receiver, accepted: Accepted) -> None:
         """Let the receipt reach the issuer of a Command, subscribed or not (decisions A12, F22)."""
-        if not accepted.events or not receiver.receiving:
+        if accepted.place is None or not receiver.receiving:
             return
         raw = accepted.events[0]
-        place = place_of(raw)
-        group_id, sequence = place.group_id or "", place.sequence or 0
+        group_id, sequence = accepted.place
         subscription = receiver.subscriptions.get(group_id)
         if subscription is not None and subscription.mode is Mode.LIVE and not accepted.duplicate:
             if subscription.position < sequence:

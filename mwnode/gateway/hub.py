@@ -175,6 +175,7 @@ class Hub:
 
     def detach(self, connection: Connection) -> None:
         """The transport is gone. Idempotent."""
+        connection.peer.spent(connection.cost())
         connection.gone = True
         connection.engine.phase = Phase.CLOSED
         self.delivery.leave(connection)
@@ -229,7 +230,7 @@ class Hub:
 
     def _send(self, connection: Connection, frame: bytes) -> None:
         connection.outbox.put_first(frame)
-        connection.peer.spent(SEND_SECONDS)
+        connection.spent(SEND_SECONDS)
         connection.touched()
 
     def _submit(self, connection: Connection, submit: Submit) -> None:
@@ -237,7 +238,7 @@ class Hub:
         assert origin is not None, "only an authenticated connection submits"
         connection.engine.in_flight += 1
         connection.in_flight_bytes += len(submit.raw)
-        connection.peer.spent(COMMAND_SECONDS)
+        connection.spent(COMMAND_SECONDS)
 
         def reply(outcome: Accepted | Rejection | Failure) -> None:
             self.post(lambda: self._answered(connection, submit, outcome))
@@ -251,12 +252,12 @@ class Hub:
         if isinstance(outcome, Accepted):
             self.on_command("ws", submit.raw, "duplicate" if outcome.duplicate else "accepted")
             if not outcome.duplicate:
-                connection.peer.spent(-ACCEPTED_SECONDS)
+                connection.spent(-ACCEPTED_SECONDS)
             self.delivery.receipt(connection, outcome)
             return
         rejection = outcome.rejection() if isinstance(outcome, Failure) else outcome
         self.on_command("ws", submit.raw, rejection.code.value)
-        connection.peer.spent(REFUSED_SECONDS)
+        connection.spent(REFUSED_SECONDS)
         if connection.gone or connection.engine.phase is Phase.CLOSED:
             return
         frame = self.replies.error(

@@ -209,7 +209,7 @@ async def _receive(hub: Hub, connection: Connection, socket: _Socket, exchange: 
             await socket.pong(message.data)
         elif message.type is not WSMsgType.PONG:
             return
-        exchange.spent(time.thread_time() - begun + READ_SECONDS)
+        exchange.spent(time.thread_time() - begun + READ_SECONDS + connection.cost())
         if owed := exchange.owed:
             # Kept waiting by us, so its silence meanwhile is none of its own.
             hub.flush()

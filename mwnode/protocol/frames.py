@@ -205,6 +205,7 @@ class _Head(Struct, rename="camel"):
 
 
 _HEAD = msgspec.json.Decoder(_Head)
+_COMMAND_FIRST = b'{"command":'
 _encode = msgspec.json.Encoder().encode
 
 
@@ -244,8 +245,13 @@ def _document_of(frame: Frame) -> bytes | None:
 def _fast(raw: bytes, depth_max: int) -> Frame | None:
     """The frame, when scans prove that msgspec hid nothing; see :func:`mwnode.protocol.strict_json.nothing_hidden`."""
     try:
-        head = _HEAD.decode(raw)
-        frame: Frame = strict_json.decoder_of(_type_of(head.frame_type, head.phase)).decode(raw)
+        if raw.startswith(_COMMAND_FIRST):
+            # Most frames by far: to look for the type of one reads all of it, and its decoder looks as well.
+            kind: type[Frame] = CommandFrame
+        else:
+            head = _HEAD.decode(raw)
+            kind = _type_of(head.frame_type, head.phase)
+        frame: Frame = strict_json.decoder_of(kind).decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     encoded = _encode(frame)

@@ -242,7 +242,8 @@ class Batch:
                     ErrorCode.CURSOR_TOO_OLD, "accepted; its Events are only in the archived snapshot", "R-19-33"
                 )
             events.append(stored.event)
-        return Accepted(tuple(events), receipt.record, duplicate=True)
+        place = receipt.events[0] if receipt.events else None
+        return Accepted(tuple(events), receipt.record, duplicate=True, place=place)
 
     def _not_fresh(self, verified: Verified) -> Failure | None:
         if self._earliest <= verified.protected_time <= self._latest:
@@ -365,7 +366,7 @@ class Batch:
             places, texts = [places[index] for index in caused], [texts[index] for index in caused]
         receipt = Receipt(waiting.command_hash, tuple(places), record, number)
         self.txn.put_receipt(command.actor.id, command.action_id, receipt)
-        return Accepted(tuple(texts), record)
+        return Accepted(tuple(texts), record, place=places[0] if places else None)
 
     def _erase(self, group_id: str, tombstone: EventTombstoned, tombstone_event_id: str) -> None:
         """Put a tombstone where a Message's Event was: same ID, place, hash and chain, signed anew (decision F17)."""

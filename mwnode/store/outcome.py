@@ -20,6 +20,8 @@ class Accepted(Struct, frozen=True):
     """The Registry's answer to Commands that leave a record instead of an Event (decision F7)."""
     duplicate: bool = False
     """Whether the Command had been accepted before; the answer is the original one."""
+    place: tuple[str, int] | None = None
+    """Where the receipt stands: its log (a Group, or ``""`` for the Organization's) and its sequence there."""
 
     @property
     def receipt_payload(self) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from mwnode.gateway.budget import (
     Budgets,
 )
 from mwnode.gateway.doors import Doors
+from mwnode.gateway.listener import Exchange
 from mwnode.gateway.server import serve, server_tls
 from mwnode.protocol.errors import Backpressure
 from mwnode.protocol.limits import Limits
@@ -142,7 +143,7 @@ async def test_refused_commands_cost_and_accepted_ones_do_not(served: Served) ->
     wire = await served.agent(harness.coordinator)
     connection = served.hub.delivery.live_by_agent[harness.coordinator.id]
     spent: list[float] = []
-    connection.peer.spent = spent.append
+    connection.spent = spent.append
     payload = {"messageId": harness.new_id(), "conversationId": f"{mission.group_id}:mission"}
     content = [{"type": "text", "text": "well"}]
     good = harness.coordinator.command("message.post", {**payload, "content": content}, group_id=mission.group_id)
@@ -157,6 +158,28 @@ async def test_refused_commands_cost_and_accepted_ones_do_not(served: Served) ->
     await wire.command(harness.coordinator.command("message.post", payload, group_id=mission.group_id))
     assert (await wire.error())["code"] == "INVALID_COMMAND"
     assert sum(spent) > 0
+
+
+@pytest.mark.req("R-17.3-01")
+async def test_what_a_peer_cost_is_charged_with_its_next_message_or_when_it_goes(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charged: list[float] = []
+    monkeypatch.setattr(Exchange, "spent", lambda self, seconds: charged.append(seconds))
+    wire = await served.agent(served.harness.coordinator)
+    connection = served.hub.delivery.live_by_agent[served.harness.coordinator.id]
+    connection.spent(7.0)
+    assert sum(charged) < 1
+    await wire.send(wire.frame("PING", nonce="bm9uY2U", sentAt="2030-01-01T00:00:00Z"))
+    assert await wire.receive()
+    assert 7 < sum(charged) < 8
+    connection.spent(7.0)
+    await wire.close()
+    while not connection.gone:
+        await asyncio.sleep(0.01)
+    assert 14 < sum(charged) < 15
+    connection.spent(7.0)
+    assert 21 < sum(charged) < 22, "what an answer cost that came too late"
 
 
 @pytest.mark.req("R-17.3-01", "R-19-32")
