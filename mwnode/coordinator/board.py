@@ -49,6 +49,7 @@ from mwnode.protocol.events import (
     WorkFailed,
     WorkProposal,
     WorkProposed,
+    WorkSubmitted,
 )
 from mwnode.protocol.identifiers import (
     CLARIFICATION_SCHEMA,
@@ -142,7 +143,7 @@ class Board(Struct):
     retries: dict[str, Retry] = field(default_factory=dict)
     """What the owner last asked for each WorkItem that is to be tried again."""
     given: dict[str, dict[str, Evidence]] = field(default_factory=dict)
-    """Evidence that humans gave in Messages, by WorkItem and ID."""
+    """Evidence that humans gave in Messages about what is submitted, by WorkItem and ID."""
     handed: dict[str, str] = field(default_factory=dict)
     """Path and content hash of every file that the Mission's owner handed in."""
     forwarded: set[tuple[str, str]] = field(default_factory=set)
@@ -174,6 +175,9 @@ class Board(Struct):
             self.blocked_at[payload.work_item_id] = self.sequence
         elif isinstance(payload, ArtifactForwarded):
             self.forwarded.add((payload.artifact_hash, payload.to_group_id))
+        elif isinstance(payload, WorkSubmitted):
+            # Whatever a human said of an earlier submission is no word about this one, though its bytes be the same.
+            self.given.pop(payload.work_item_id, None)
         elif isinstance(payload, WorkFailed):
             self.failed_at[payload.work_item_id] = self.sequence
         elif isinstance(payload, MissionChildCreated):

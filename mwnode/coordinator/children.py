@@ -8,7 +8,7 @@ answer back.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -317,18 +317,33 @@ def _repeated(content: Sequence[object]) -> list[str]:
 
 def _fault(child: Child, view: WorkView) -> str | None:
     """What keeps a child's result from being the parent WorkItem's: damaged bytes, or a deliverable that is missing."""
-    checked = child.checked or {}
+    checked, adopted = child.checked or {}, list(_adopted(child))
+    passed_on = {one for work in adopted for one in _results(work)}
     for content_hash in child.board.submitted:
-        result, manifest = checked.get(content_hash), child.manifests.get(content_hash)
-        if result is None or manifest is None:
+        result = checked.get(content_hash)
+        if result is None or (content_hash not in child.manifests and content_hash not in passed_on):
             return f"{content_hash} was never published"
         if result.fault is not None:
             return f"{content_hash}: {result.fault}"
-    submitted = [child.manifests[one] for one in child.board.submitted]
+    submitted = [child.manifests[one] for one in child.board.submitted if one in child.manifests]
+    kinds = {(one.media_type, one.schema_uri) for one in submitted}
+    kinds |= {(one.media_type, one.schema) for work in adopted for one in work.item.contract.required_deliverables}
     for deliverable in view.item.contract.required_deliverables:
-        if not any(
-            one.media_type == deliverable.media_type and one.schema_uri == deliverable.schema for one in submitted
-        ):
+        if (deliverable.media_type, deliverable.schema) not in kinds:
             wanted = f"{deliverable.media_type}, {deliverable.schema}"
             return f"no submitted Artifact is the deliverable {deliverable.deliverable_id} ({wanted})"
     return None
+
+
+def _adopted(child: Child) -> Iterator[WorkView]:
+    """Works of a child that were Missions of their own, and whose results it submits: what they hold was published in
+    Groups that the child's owner does not read, and looked through by the child's Coordinator (R-14-14, R-14-16)."""
+    submitted = set(child.board.submitted)
+    for work in child.board.views.values():
+        promoted = work.work_item_id in child.board.promoted and work.state == "verified"
+        if promoted and submitted.issuperset(_results(work)):
+            yield work
+
+
+def _results(work: WorkView) -> tuple[str, ...]:
+    return () if work.item.submission is UNSET else work.item.submission.artifact_hashes

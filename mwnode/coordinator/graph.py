@@ -170,19 +170,19 @@ def replace_contract(contract: WorkContract, **members: Any) -> WorkContract:
 
 def result_paths(view: WorkView, content_hash: str) -> Iterable[str]:
     """Under which names a submitted Artifact is known: as its producer says, else by its deliverable, else its hash."""
-    manifest = view.artifacts.get(content_hash)
-    if manifest is not None:
-        stated = _stated_paths(manifest)
-        if stated:
-            return stated
-        constraints: Mapping[str, Any] = (
-            {} if view.item.contract.constraints is UNSET else view.item.contract.constraints
-        )
-        named = constraints.get("deliverables", {})
-        for deliverable in view.item.contract.required_deliverables:
-            if deliverable.media_type == manifest.media_type and deliverable.schema == manifest.schema_uri:
-                entry = named.get(deliverable.deliverable_id, {})
-                return (str(entry.get("path") or deliverable.deliverable_id),)
+    manifest, contract, submission = view.artifacts.get(content_hash), view.item.contract, view.item.submission
+    stated = () if manifest is None else _stated_paths(manifest)
+    if stated:
+        return stated
+    constraints: Mapping[str, Any] = {} if contract.constraints is UNSET else contract.constraints
+    named = constraints.get("deliverables", {})
+    # What was published below a child Mission comes without its manifest: alone, it can be no other deliverable.
+    alone = submission is not UNSET and len(submission.artifact_hashes) == len(contract.required_deliverables) == 1
+    for deliverable in contract.required_deliverables:
+        kind = (deliverable.media_type, deliverable.schema)
+        if alone if manifest is None else kind == (manifest.media_type, manifest.schema_uri):
+            entry = named.get(deliverable.deliverable_id, {})
+            return (str(entry.get("path") or deliverable.deliverable_id),)
     return (content_hash.removeprefix("sha256:"),)
 
 

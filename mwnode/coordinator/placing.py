@@ -50,6 +50,8 @@ class Placing:
         """When each decline was first seen, in monotonic seconds and by the clock."""
         self._barred: dict[tuple[str, str], float] = {}
         """WorkItem and Agent that the authority refused to put together, until a monotonic time in seconds."""
+        self._overtaken: set[str] = set()
+        """Offers that came too late once."""
 
     def place(
         self,
@@ -303,6 +305,10 @@ class Placing:
         engine = self.engine
         lasting = (ErrorCode.AUTH_FORBIDDEN, ErrorCode.INVALID_COMMAND, ErrorCode.INVALID_STATE_TRANSITION)
         if error.code not in lasting:
+            return None
+        if error.code is ErrorCode.INVALID_STATE_TRANSITION and key not in self._overtaken:
+            # Somebody accepted another offer meanwhile: the Event that tells so is on its way.
+            self._overtaken.add(key)
             return None
         target = key.partition(" ")[2]
         until = engine.clock.monotonic() + 2 * DECLINED_SECONDS

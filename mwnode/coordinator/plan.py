@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from mwnode.coordinator.plan_format import (
     total,
 )
 from mwnode.coordinator.plan_text import KeyPath, line_of
+from mwnode.protocol.assessments import BY_REVIEWER
 from mwnode.protocol.capabilities import covers
 from mwnode.protocol.documents import (
     AcceptanceCriterion,
@@ -177,7 +178,15 @@ class Plan:
         child = self.children.get(work.id)
         if child is None or work.capability != (GENERIC_CAPABILITY,):
             return tuple(capability(text) for text in work.capability)
-        return tuple(dict.fromkeys(one for item in child.work for one in child.capabilities(item)))
+        return tuple(dict.fromkeys(child.all_capabilities()))
+
+    def all_capabilities(self) -> Iterator[CapabilityRef]:
+        """What the works of the plan require of those who do them and of those who assess them: as a Mission of its
+        own it may authorize no other work (R-14-07)."""
+        for work in self.work:
+            yield from self.capabilities(work)
+            if any(BY_REVIEWER in criterion.evidence for criterion in work.criteria):
+                yield from (capability(text) for text in work.reviewer)
 
     def work_budget(self, work: PlanWork) -> Budget:
         """The work's own budget, or an equal share of half the wall clock that the others leave (one hour at most).
@@ -259,7 +268,7 @@ def _load_child(plan: Plan, index: int, work: PlanWork, raw: bytes, above: tuple
         return fault(f"{work.mission} names no coordinator, and a Mission of its own needs another one than this")
     if child.coordinator == plan.coordinator:
         return fault(f"{work.mission} has the same coordinator: owner and Coordinator of a Mission are two Agents")
-    needed = tuple(dict.fromkeys(one for item in child.work for one in child.capabilities(item)))
+    needed = tuple(dict.fromkeys(child.all_capabilities()))
     lacking = [f"{one.id}@{one.version}" for one in needed if not covers(plan.capabilities(work), (one,))]
     return fault(f"its works need {', '.join(lacking)}: name that in `capability`") if lacking else []
 

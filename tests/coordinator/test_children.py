@@ -17,6 +17,7 @@ from mwnode.testing import Harness, MissionHandle, Participant
 from mwnode.worker.effects import Assignment
 from tests.coordinator.desk import CoordinatorDesk, coordinate
 from tests.coordinator.test_engine import numbered, team
+from tests.coordinator.test_reviewers import reviewer
 from tests.worker.desk import Desk, Run, desk
 
 PARENT = """\
@@ -343,3 +344,62 @@ def test_mistakes_about_plans_of_their_own_are_told(tmp_path: Path) -> None:
     assert "docs.toml" in mistake(PARENT, CHILD.replace("goal", "gaol"))
     capable = PARENT.replace('mission = "docs.toml"', 'mission = "docs.toml"\ncapability = ["other.thing@1.0.0"]')
     assert "its works need mwnode.generic@1.0.0" in mistake(capable)
+
+
+@pytest.mark.req("R-14-07", "R-13.2-04")
+def test_a_childs_work_may_be_put_before_reviewers(mwnode: Harness, tmp_path: Path) -> None:
+    """A child may authorize no more than its parent WorkItem covers: a reviewer's capability too."""
+    assessed = 'evidence = ["reviewer_assessment"] } ]\nretry'
+    child = CHILD.replace('"green"', '"clear"').replace('check = "exit 0" } ]\nretry', assessed)
+    assert assessed in child
+    family = Family(mwnode, tmp_path, PARENT, child)
+    needed = [one.id for one in family.plan.capabilities(family.plan.work[0])]
+    assert needed == ["mwnode.generic", "mwnode.review"]
+    family.work(*team(mwnode), reviewer(mwnode, "passed"), rounds=30)
+    assert family.inner.mission.state == "approved"
+    (tmp_path / "plan.toml").write_text(
+        PARENT.replace('mission = "docs.toml"', 'mission = "docs.toml"\ncapability = ["mwnode.generic@1.0.0"]')
+    )
+    load_plan(tmp_path / "plan.toml")  # the default, said aloud, still means whatever is needed
+    (tmp_path / "plan.toml").write_text(
+        PARENT.replace(
+            'mission = "docs.toml"',
+            'mission = "docs.toml"\ncapability = ["mwnode.generic@1.0.0", "other.thing@1.0.0"]',
+        )
+    )
+    with pytest.raises(PlanError, match=r"its works need mwnode\.review@1\.0\.0"):
+        load_plan(tmp_path / "plan.toml")
+
+
+@pytest.mark.req("R-14-14", "R-14-16")
+def test_the_result_of_a_childs_own_child_is_handed_up(mwnode: Harness, tmp_path: Path) -> None:
+    """What the innermost Mission published is known to its owner alone; those above go by what it submitted."""
+    inner = CHILD.replace('coordinator = "second"', 'coordinator = "third"').replace("1200", "600")
+    promoted = CHILD[: CHILD.index("retry")].replace('goal = "Write the guide"', 'goal = "Write"\nmission = "in.toml"')
+    (tmp_path / "in.toml").write_text(inner)
+    family = Family(mwnode, tmp_path, PARENT, promoted)
+    third = mwnode.agent("third")
+    family.parent.absent.add(third.id)
+    workers = team(mwnode)
+    innermost: CoordinatorDesk | None = None
+    for _ in range(30):
+        family.work(*workers, rounds=1)
+        if family.child is None:
+            continue
+        family.child.absent.update((family.second.id, third.id, mwnode.coordinator.id))
+        if innermost is None and family.child.followed:
+            group_id = family.child.followed[-1]
+            mission_id = family.child.engine.children.by_group[group_id].mission_id
+            handle = MissionHandle(mwnode, mission_id, group_id)
+            innermost = coordinate(mwnode, handle, family.plan.children["docs"].children["guide"], third)
+            innermost.absent.update((family.second.id, third.id, mwnode.coordinator.id))
+        if innermost is not None:
+            innermost.step()
+    assert innermost is not None
+    assert innermost.mission.state == "approved"
+    assert [event for event in family.inner.mission.events() if event["kind"] == "mission.changes_requested"] == []
+    assert family.inner.mission.state == "approved"
+    assert family.parent.mission.state == "awaiting_approval"
+    shipped = next(one for worker in workers for one in worker.launched if one.contract.goal == "Ship")
+    constraints: Any = shipped.contract.constraints
+    assert [one["path"] for one in constraints["inputs"]] == ["docs/report"]

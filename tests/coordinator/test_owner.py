@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mwnode.protocol.errors import ErrorCode, InvalidStateTransition, Rejection
 from mwnode.protocol.identifiers import EVIDENCE_SCHEMA, RETRY_SCHEMA, mission_conversation_id
 from mwnode.testing import Harness, Participant
 from mwnode.worker.effects import Assignment
@@ -200,3 +201,37 @@ def test_what_an_upgraded_agent_no_longer_fits_is_offered_without_waiting_for_it
     later(coordinator, 20)
     assert coordinator.state("lint") == "offered"
     assert coordinator.of_kind("work.offer")[-1].candidate_agent_ids == (mwnode.workers[1].id,)
+
+
+@pytest.mark.req("R-13.2-05")
+def test_what_a_human_said_of_one_submission_is_not_held_against_the_next(mwnode: Harness) -> None:
+    """Bytes that a human did not like may come again, for instance because the human changes their mind."""
+    coordinator = coordinate(mwnode, plan=make_plan(HUMAN))
+    coordinator.absent.add(mwnode.workers[1].id)
+    worker = desk(mwnode)
+    work_together(coordinator, worker)
+    first = coordinator.item("lint").item.submission
+    tell(coordinator, EVIDENCE_SCHEMA, judge(coordinator, "failed"))
+    work_together(coordinator, worker, rounds=30)
+    again = coordinator.item("lint").item.submission
+    assert coordinator.state("lint") == "submitted", "the human is asked anew"
+    assert (again.artifact_hashes, again.submitted_at > first.submitted_at) == (first.artifact_hashes, True)
+    assert len([kind for kind in coordinator.kinds() if kind == "work.fail"]) == 1
+    tell(coordinator, EVIDENCE_SCHEMA, judge(coordinator, "passed"))
+    work_together(coordinator, worker)
+    assert coordinator.state("lint") == "verified"
+
+
+def test_an_offer_that_came_too_late_is_told_only_when_it_happens_again(mwnode: Harness) -> None:
+    """Of several candidates for urgent work one is first; that is no trouble of the owner's."""
+    coordinator = coordinate(mwnode, plan=make_plan(SINGLE))
+    coordinator.step()
+    work_item_id = coordinator.item("lint").item.work_item_id
+    late = InvalidStateTransition(Rejection(ErrorCode.INVALID_STATE_TRANSITION, "there is a live owner", "R-10.2-11"))
+    told = len(said(coordinator))
+    assert coordinator.engine.placing.refused(f"offer {work_item_id}", late) is None
+    coordinator.step()
+    assert len(said(coordinator)) == told
+    assert coordinator.engine.placing.refused(f"offer {work_item_id}", late) is not None
+    coordinator.step()
+    assert "there is a live owner" in said(coordinator)[-1]
