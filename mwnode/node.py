@@ -114,7 +114,7 @@ class Node:
     @classmethod
     def open(
         cls,
-        path: Path | str,
+        path: Path | str | Home,
         *,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
@@ -125,6 +125,8 @@ class Node:
     ) -> Node:
         """Open the node of a HOME, or of the ``node.mdb`` in one; makes the HOME when there is nothing yet.
 
+        ``path`` may also be a HOME that is open already.
+
         ``durable=False`` leaves out the fsync: for tests, where losing power loses nothing of value. ``new_store``
         begins an empty store in a HOME whose own is gone; ``new_keys`` binds authority.key and owner.key also where
         others of theirs are valid. ``on_work`` makes a node without threads of its own: it is called when there is
@@ -134,7 +136,7 @@ class Node:
         """
         clock = clock or SystemClock()
         entropy = entropy or OsEntropy()
-        home = _home_at(Path(path), clock, entropy, durable)
+        home = path if isinstance(path, Home) else _home_at(Path(path), clock, entropy, durable)
         authority_key = home.key("authority")
         organization_key = _open_key(home, "organization")
         if not new_store:

@@ -1,5 +1,7 @@
 """`python -m tests.requirements`: which rows of fixtures/requirements.tsv no passing test proves, by issue.
 
+`--report PAGE` writes what is proven for people to read instead: rule, where it is enforced, which tests.
+
 Runs the suite once with a plugin that collects the `req` marks of every test and its outcome, or reads what an earlier
 run left (`pytest --requirements-report FILE`, then `--from FILE`). A row is proven when at least one test that names it
 passed and none that names it failed.
@@ -17,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from tests.requirements_page import page, places
 
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "fixtures" / "requirements.tsv"
 
@@ -123,6 +127,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.requirements", description=main.__doc__)
     parser.add_argument("--issue", type=int, action="append", help="list only this issue's rows (repeatable)")
     parser.add_argument("--counts", action="store_true", help="only the table of counts")
+    parser.add_argument(
+        "--report",
+        dest="page",
+        type=Path,
+        metavar="PAGE",
+        nargs="?",
+        const=Path("-"),
+        help="write a page for people: each rule, where it is enforced, what proves it",
+    )
     parser.add_argument("--from", dest="report", type=Path, metavar="FILE", help="read a report; run nothing")
     parser.add_argument("pytest_arguments", nargs="*", help="passed on to pytest, after --")
     options = parser.parse_args(arguments)
@@ -132,6 +145,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         collector = Collector()
         status = int(pytest.main(["-q", "--no-header", *options.pytest_arguments], plugins=[collector]))
+    if options.page is not None:
+        text = page(rows, collector, places())
+        if options.page == Path("-"):
+            print(text, end="")
+        else:
+            options.page.write_text(text, encoding="utf-8")
+        return status
     issues = {row.issue for row in rows}
     listed = set() if options.counts else set(options.issue) if options.issue else issues
     print()

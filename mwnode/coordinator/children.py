@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, Struct, field
@@ -29,7 +29,7 @@ from mwnode.protocol.commands import (
     MissionCreateChild,
     MissionRequestChanges,
 )
-from mwnode.protocol.documents import Artifact, DataBlock, Event, Message
+from mwnode.protocol.documents import Artifact, DataBlock, Event, Message, Mission
 from mwnode.protocol.events import ArtifactPublished, MissionCancelled, MissionTerminated
 from mwnode.protocol.identifiers import INPUTS_SCHEMA, RETRY_SCHEMA, mission_conversation_id
 from mwnode.protocol.instants import parse
@@ -104,6 +104,15 @@ class Children:
         child = self.by_group[group_id]
         child.live = True
         self.engine.advance()
+
+    def restored(self, group_id: str, state: Mapping[str, Any]) -> None:
+        """A child's Group was archived and its Events removed: the body of its snapshot says how it ended and what it
+        made (R-16-61)."""
+        child = self.by_group[group_id]
+        mission = msgspec.convert(state["mission"], Mission)
+        child.board.mission, child.board.state = mission, mission.state
+        child.manifests = {one.content_hash: one for one in msgspec.convert(state["artifacts"], tuple[Artifact, ...])}
+        child.ended = "its Group is archived"
 
     def checked(self, mission_id: str, results: Sequence[Checked]) -> bool:
         """What fetching a child's submitted Artifacts showed; False when no child has that identifier."""

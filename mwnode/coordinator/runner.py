@@ -182,11 +182,29 @@ class Coordinator:
                 raise  # it says nothing about the Group
             # A child that is archived, or that another Coordinator's owner took over, tells nothing any more.
             self._log("child_not_followed", {"groupId": group_id, "code": error.code.value})
+            if error.code is ErrorCode.CURSOR_TOO_OLD:
+                await self._restore_child(group_id)
             self._parents[group_id].children.caught_up(group_id)
+            self._tasks.wake()
             return
         self._catching_up[group_id] = self.client.position(group_id) or 0
         self._caught_up(group_id)
         self._tasks.wake()
+
+    async def _restore_child(self, group_id: str) -> None:
+        """Take what an archived child came to from its signed snapshot, at the next try where this one fails."""
+        while True:
+            try:
+                restored = await self.client.restore(group_id)
+            except (ClientError, MissionWeaveError) as error:
+                self._log("not_restored", {"groupId": group_id, "error": str(error)})
+                if not passes(error):
+                    return
+                await asyncio.sleep(LOOK_SECONDS)
+            else:
+                if restored.state is not None:
+                    self._parents[group_id].children.restored(group_id, restored.state)
+                return
 
     def _caught_up(self, group_id: str) -> None:
         engine, parent = self.engines.get(group_id), self._parents.get(group_id)

@@ -13,7 +13,7 @@ import msgspec
 from mwnode.authority.state import AGENTS
 from mwnode.enrolment import Capability, draft_card
 from mwnode.genesis import binding_of, service_command, valid_from
-from mwnode.home import make_key
+from mwnode.home import Home, make_key
 from mwnode.node import Node
 from mwnode.protocol.commands import CORE, EXT, Binding
 from mwnode.protocol.documents import Actor, PrincipalType
@@ -24,7 +24,7 @@ from mwnode.testing.mission import MissionHandle
 from mwnode.testing.people import Participant
 from mwnode.testing.pipe import Switchboard
 from mwnode.testing.serving import Served
-from mwnode.testing.template import Person, Template, files_of
+from mwnode.testing.template import Person, Template, files_of, keys_of
 from mwnode.testing.work import WorkHandle
 from mwnode.trust.keys import sign_mapping
 
@@ -70,15 +70,15 @@ class Harness:
         self.workers = [self.agent(f"worker-{number}") for number in range(1, workers + 1)]
 
     def _begin_with(self, template: Template) -> None:
-        template.copy_to(self.home)
+        copied = template.copy_to(self.home)
         self.entropy.skip_to(template.drawn)
-        self.node = self._open()
+        self.node = self._open(copied)
         people = [Participant(self, person.name, person.key, person.session_epoch) for person in template.people]
         self.organization, self.owner, self.coordinator, *self.workers = people
 
-    def _open(self) -> Node:
+    def _open(self, home: Home | None = None) -> Node:
         return Node.open(
-            self.home, clock=self.clock, entropy=self.entropy, durable=self._durable, on_work=self._on_work
+            home or self.home, clock=self.clock, entropy=self.entropy, durable=self._durable, on_work=self._on_work
         )
 
     def close(self) -> None:
@@ -284,4 +284,6 @@ def _template(seed: int, workers: int) -> Template:
             files=files_of(made.home),
             people=tuple(Person(each.name, each.key, each.session_epoch) for each in people),
             drawn=made.entropy.drawn,
+            settings=made.node.home.settings,
+            keys=keys_of(made.home),
         )

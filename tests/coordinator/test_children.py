@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ import pytest
 from mwnode.authority import views
 from mwnode.authority.state import MISSIONS, WORK_ITEMS
 from mwnode.coordinator.plan import Plan, PlanError, load_plan
+from mwnode.coordinator.runner import Coordinator
 from mwnode.protocol.documents import Actor, Event
 from mwnode.protocol.identifiers import RETRY_SCHEMA, mission_conversation_id
+from mwnode.store.trim import trim_group
 from mwnode.testing import Harness, MissionHandle, Participant
 from mwnode.worker.effects import Assignment
 from tests.coordinator.desk import CoordinatorDesk, coordinate
 from tests.coordinator.test_engine import numbered, team
 from tests.coordinator.test_reviewers import reviewer
+from tests.store.archives import archive
 from tests.worker.desk import Desk, Run, desk
 
 PARENT = """\
@@ -403,3 +407,33 @@ def test_the_result_of_a_childs_own_child_is_handed_up(mwnode: Harness, tmp_path
     shipped = next(one for worker in workers for one in worker.launched if one.contract.goal == "Ship")
     constraints: Any = shipped.contract.constraints
     assert [one["path"] for one in constraints["inputs"]] == ["docs/report"]
+
+
+@pytest.mark.req("R-16-61", "R-14-16")
+async def test_what_an_archived_child_made_is_found_by_a_coordinator_that_starts_anew(family: Family) -> None:
+    """The child's Events are gone; what its owner needs of them stands in the snapshot."""
+    mwnode, workers = family.harness, team(family.harness)
+    while family.parent.engine.board.sequence == 0 or family.parent.state("docs") != "verified":
+        await asyncio.to_thread(family.work, *workers, rounds=1)
+    child = family.inner.mission
+    await asyncio.to_thread(archive, child)
+    trim_group(lambda step: mwnode.node.call(step).result(), child.group_id)
+    told: list[str] = []
+    async with mwnode.serving() as served, await served.connect(mwnode.coordinator) as client:
+        anew = Coordinator(client, (family.plan,), clock=mwnode.clock, log=lambda event, _: told.append(event))
+        stop = asyncio.Event()
+        running = asyncio.create_task(anew.run(stop))
+        try:
+            async with asyncio.timeout(60):
+                while not any(engine.live and engine.children.ready for engine in anew.engines.values()):
+                    await asyncio.sleep(0.02)
+                await asyncio.sleep(0.3)
+        finally:
+            stop.set()
+            await running
+    assert "child_not_followed" in told
+    engine = next(iter(anew.engines.values()))
+    found = engine.children.by_group[child.group_id]
+    assert (found.board.state, len(found.manifests)) == ("approved", 1)
+    instances = engine.graph.instances()
+    assert list(engine.graph.results(instances["ship"], instances)) == ["docs/report"]

@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 import traceback
+from collections import Counter
 
 from tests.simulation.faults import schedule
 from tests.simulation.homes import Template
@@ -19,6 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=50, metavar="N", help="how many seeds to run")
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="N", help="the first of them")
+    parser.add_argument("--minutes", type=float, metavar="M", help="begin no further seed after so long")
     parser.add_argument("--seed", type=int, metavar="N", help="run only this one, and print what happens")
     parser.add_argument("--only", metavar="N,N", help="with --seed: only these of its faults, by number")
     parser.add_argument("--shrink", action="store_true", help="leave out faults for as long as it still fails")
@@ -45,10 +47,15 @@ def _one(template: Template, arguments: argparse.Namespace) -> int:
 
 
 def _many(template: Template, arguments: argparse.Namespace) -> int:
-    began, failed, events, ended = time.monotonic(), [], 0, []
+    began, failed, events, ended, ran = time.monotonic(), [], 0, [], 0
+    injected: Counter[str] = Counter()
     for seed in range(arguments.first, arguments.first + arguments.seeds):
+        if arguments.minutes is not None and time.monotonic() - began > 60 * arguments.minutes:
+            break
         outcome = simulate(seed, template)
+        ran += 1
         events += outcome.events
+        injected.update(outcome.injected)
         if (seed - arguments.first) % 25 == 24:
             print(f"... through seed {seed}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         ended += outcome.states
@@ -58,8 +65,10 @@ def _many(template: Template, arguments: argparse.Namespace) -> int:
             if arguments.shrink:
                 _shortened(template, outcome)
     seconds = time.monotonic() - began
+    for what, count in sorted(injected.items()):
+        print(f"{count:9}  {what}")
     states = {state: ended.count(state) for state in sorted(set(ended))}
-    print(f"{arguments.seeds} seeds, {events} Events, Missions {states}, {seconds:.0f} s; failed: {failed or 'none'}")
+    print(f"{ran} seeds, {events} Events, Missions {states}, {seconds:.0f} s; failed: {failed or 'none'}")
     return bool(failed)
 
 

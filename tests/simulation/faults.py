@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
-AGENTS: Final = ("coordinator-1", "coordinator-2", "worker-1", "worker-2", "worker-3")
-MACHINES: Final = (*AGENTS, "owner")
+from tests.simulation.shape import shape_of
+
 QUIET_AFTER: Final = 90.0
 """From this second on nothing goes wrong any more."""
 
@@ -37,34 +37,42 @@ class Fault(Struct, frozen=True):
 
 
 KINDS: Final = (
-    # kind, weight, on whom
-    ("cut", 4, MACHINES),
-    ("silence", 2, AGENTS),
-    ("deafen", 2, AGENTS),
-    ("part", 3, MACHINES),
-    ("part all", 1, ("",)),
-    ("slow", 2, MACHINES),
-    ("double", 3, MACHINES),
-    ("lose answers", 2, MACHINES),
-    ("replay", 3, ("",)),
-    ("crash", 5, MACHINES),
-    ("crash and lose the disk", 1, ("worker-1", "worker-2", "worker-3")),
-    ("crash node", 3, ("",)),
-    ("crash node before commit", 2, ("",)),
-    ("crash node after commit", 4, ("",)),
-    ("lose node", 1, ("",)),
-    ("clock", 3, ("node", *MACHINES)),
-    ("disk full", 2, ("",)),
-    ("file full", 2, ("",)),
+    # kind, weight, on whom: any machine, any Agent's, a Worker's, a clock, or nobody in particular
+    ("cut", 4, "machine"),
+    ("silence", 2, "agent"),
+    ("deafen", 2, "agent"),
+    ("part", 3, "machine"),
+    ("part all", 1, ""),
+    ("slow", 2, "machine"),
+    ("double", 3, "machine"),
+    ("reorder", 2, "agent"),
+    ("lose answers", 2, "machine"),
+    ("replay", 3, ""),
+    ("crash", 5, "machine"),
+    ("crash and lose the disk", 1, "worker"),
+    ("crash node", 3, ""),
+    ("crash node before commit", 2, ""),
+    ("crash node after commit", 4, ""),
+    ("lose node", 1, ""),
+    ("clock", 3, "clock"),
+    ("disk full", 2, ""),
+    ("file full", 2, ""),
 )
 
 
 def schedule(seed: int) -> list[Fault]:
     """The faults of a seed, in order of time. Some seeds have none at all, some very many."""
-    chance = random.Random(f"{seed} faults")
+    chance, shape = random.Random(f"{seed} faults"), shape_of(seed)
+    on = {
+        "": ("",),
+        "machine": shape.machines,
+        "agent": shape.agents,
+        "worker": tuple(name for name in shape.agents if not name.startswith("coordinator")),
+        "clock": ("node", *shape.machines),
+    }
     count = chance.choice((0, 2, 4, 6, 8, 12, 16, 24))
     names = [kind for kind, weight, _ in KINDS for _ in range(weight)]
-    among = {kind: on for kind, _, on in KINDS}
+    among = {kind: on[whom] for kind, _, whom in KINDS}
     found = []
     for _ in range(count):
         kind = chance.choice(names)
@@ -77,13 +85,13 @@ def schedule(seed: int) -> list[Fault]:
             how = float(chance.randrange(0, 12))
         found.append(Fault(at, kind, chance.choice(among[kind]), seconds, how))
     if seed % STORMS == STORMS - 3:
-        found += _storm(random.Random(f"{seed} storm"))
+        found += _storm(random.Random(f"{seed} storm"), shape.agents)
     return sorted(found, key=lambda fault: fault.at)
 
 
-def _storm(chance: random.Random) -> list[Fault]:
+def _storm(chance: random.Random, agents: tuple[str, ...]) -> list[Fault]:
     """Links that break every few moments, each time with what was sent by them just before."""
     return [
-        Fault(round(chance.uniform(3, 60), 2), "lose", chance.choice(AGENTS), round(chance.uniform(0.1, 1.0), 2))
+        Fault(round(chance.uniform(3, 60), 2), "lose", chance.choice(agents), round(chance.uniform(0.1, 1.0), 2))
         for _ in range(60)
     ]

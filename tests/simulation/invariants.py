@@ -21,6 +21,7 @@ from mwnode.protocol.instants import parse
 from mwnode.store.environment import LmdbStore
 from mwnode.store.outcome import Accepted, CommittedEvent
 from mwnode.store.verify import verify
+from tests.simulation.rules import Rules
 
 MESSAGE_KINDS = frozenset(
     {
@@ -42,7 +43,10 @@ class Violation(Exception):
 class Checker:
     """Looks on. ``violation`` is the first thing that was wrong."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, rooted: bool = False) -> None:
+        self.rules = Rules(self.fail, rooted=rooted)
+        self.groups: set[str] = set()
+        """Every Group of a Mission that was accepted."""
         self.violation: str | None = None
         self.cause: BaseException | None = None
         self.node: Node | None = None
@@ -110,10 +114,12 @@ class Checker:
         self.bytes[(group_id, sequence)] = raw
         event = msgspec.json.decode(raw, type=Event)
         payload = decode_payload(event)
+        self.rules.event(group_id, event, payload)
         if payload is None:
             self.fail(f"{event.kind} at {group_id} {sequence} has no payload of its kind")
         if isinstance(payload, MissionCreated):
             self.created.add(payload.mission.mission_id)
+            self.groups.add(group_id)
         elif isinstance(payload, CoordinatorAssigned):
             self._rise(("coordinator epoch", group_id), payload.coordinator_epoch, strictly=True)
         if event.work_item_id is not UNSET:
@@ -218,22 +224,30 @@ class Checker:
         elif b'"sessionToken"' in frame:
             self.secrets.add(msgspec.json.decode(frame)["sessionToken"].encode())
 
-    def shown(self, agent_id: str, token: str, meant: tuple[str, int]) -> None:
+    def shown(self, agent_id: str, token: str, meant: tuple[str, int]) -> bool:
         """An executor shows its Capability Token to an outside tool, which asks the node whether it still stands."""
         self.secrets.add(token.encode())
         if self.node is None:
-            return
+            return False
         stated = self.node.tokens.claims(token)
         claims = None if stated is None else tokens.read(stated)
         now = self.node.clock.now()
         with self.node.read() as view:
-            if claims is None or not tokens.stands(view, now, claims):
-                return
+            stands = claims is not None and tokens.stands(view, now, claims)
+        if stands:
+            self.current(agent_id, meant)
+        return stands
+
+    def current(self, agent_id: str, meant: tuple[str, int]) -> None:
+        """An effect is accepted: its work is that Agent's now, under that epoch and a live lease (R-22-05)."""
+        assert self.node is not None, "nothing is accepted while the node cannot be asked"
+        now = self.node.clock.now()
+        with self.node.read() as view:
             row = view.get(WORK_ITEMS, meant[0])
-            item, lease = row.item, row.execution_lease
-            holds = item.state == "active" and item.owner is not UNSET and item.owner.agent_id == agent_id
-            if not holds or row.ownership_epoch != meant[1] or lease is None or parse(lease.expires_at) <= now:
-                self.fail(f"a Capability Token of {agent_id} stands for {meant}, which is not its own any more")
+        item, lease = row.item, row.execution_lease
+        holds = item.state == "active" and item.owner is not UNSET and item.owner.agent_id == agent_id
+        if not holds or row.ownership_epoch != meant[1] or lease is None or parse(lease.expires_at) <= now:
+            self.fail(f"a Capability Token of {agent_id} stands for {meant}, which is not its own any more")
 
     def effect(self, agent_id: str, key: str, meant: tuple[str, int]) -> None:
         """An executor acts outside."""
@@ -246,12 +260,14 @@ class Checker:
     def finish(self, node: Node, seeds: Iterable[bytes], files: Iterable[Path], agents: Iterable[str]) -> None:
         """Everything that can only be told at the end; the node is up and nothing moves."""
         with node.read() as view:
+            gone = self._trimmed(view)
             for name, events in self.acknowledged.items():
                 for raw in events:
-                    self._still_there(view, name, raw)
+                    if raw not in gone:
+                        self._still_there(view, name, raw)
             for (group_id, sequence), raw in self.bytes.items():
                 stored = view.event(group_id, sequence)
-                if stored is None or stored.event != raw:
+                if raw not in gone and (stored is None or stored.event != raw):
                     self.fail(f"{group_id} {sequence} is not what was committed")
             for agent_id in agents:
                 self._cursors(node, view, agent_id)
@@ -264,6 +280,38 @@ class Checker:
                 self._rise(("membership epoch", membership.group_id, membership.member.id), membership.membership_epoch)
         self._verify(node.store)
         self._secrets(seeds, files)
+
+    def _trimmed(self, view: Any) -> set[bytes]:
+        """Events that an archived Group's signed snapshot stands for; of no other Group may anything be gone."""
+        gone: set[bytes] = set()
+        for group_id in sorted(self.heads):
+            trim = view.trimmed(group_id)
+            if trim is None:
+                continue
+            if not self.rules.is_archived(group_id):
+                self.fail(f"{group_id} was trimmed and never archived")
+            gone |= {self.bytes[(group_id, sequence)] for sequence in range(1, trim.through + 1)}
+            self.whole(group_id, view.event_ids(group_id, 0, self.heads[group_id]))
+        return gone
+
+    def whole(self, group_id: str, event_ids: Iterable[str]) -> None:
+        """Somebody was told which Events a Group has had: all that were committed, in their order."""
+        told = list(event_ids)
+        known = [self.bytes[(group_id, sequence)] for sequence in range(1, self.heads[group_id] + 1)]
+        if told != [msgspec.json.decode(raw)["eventId"] for raw in known]:
+            self.fail(f"{group_id} is told of as {len(told)} Events that are not the {len(known)} that were committed")
+
+    def copied(self, file: Path, heads: dict[str, int]) -> None:
+        """A copy made while the node was at work is a store of its own: whole as of some moment after that."""
+        store = LmdbStore.open(file, read_only=True)
+        try:
+            with store.read() as view:
+                for group_id, head in heads.items():
+                    if view.head(group_id) != head:
+                        self.fail(f"{group_id} ends at {view.head(group_id)} in {file.name}, and {head} was committed")
+            self._verify(store)
+        finally:
+            store.close()
 
     def _still_there(self, view: Any, name: tuple[str, str], raw: bytes) -> None:
         event = msgspec.json.decode(raw)

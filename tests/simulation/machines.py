@@ -194,12 +194,17 @@ class NodeMachine:
                 if self.disk.crash == "before":
                     self._die()
                 if self.disk.failing:
+                    self.network.injected["commits with the disk full"] += 1
                     error = lmdb.DiskError("mdb_txn_commit: No space left on device")
                     error.code = errno.ENOSPC
                     raise error
                 return result
 
-            result = attempt(then)
+            try:
+                result = attempt(then)
+            except lmdb.MapFullError:
+                self.network.injected["commits with the file full"] += 1
+                raise
             if self.disk.crash == "after":
                 self._die()
             return result
@@ -207,6 +212,7 @@ class NodeMachine:
         file._attempt = attempted  # type: ignore[method-assign]
 
     def _die(self) -> None:
+        self.network.injected[f"node killed {self.disk.crash} a commit"] += 1
         self.disk.crash = None
         self.loop.call_soon(self.crash, context=OUTSIDE)
         raise Crash
@@ -227,6 +233,7 @@ class NodeMachine:
         if not self.up:
             return
         self.up = False
+        self.network.injected["node lost without a word" if self.silent else "node killed"] += 1
         self.trace("node", "crash", self.life)
         self.disk.crash = None
         self.loop.kill(self.process)
@@ -252,6 +259,11 @@ class NodeMachine:
         transport.protocol = protocol
         protocol.connection_made(transport)
         protocol.data_received(raw)
+
+    def post(self, raw: bytes) -> None:
+        """One Command by HTTP, from somebody who does not wait for the answer."""
+        head = f"POST /v0.1/commands HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(raw)}\r\n\r\n"
+        self.loop.call_soon(self.exchange, head.encode() + raw, lambda answer: None, context=self.process.context)
 
     def overheard(self, frame: bytes) -> None:
         """A Command went by; somebody may send it again later, elsewhere."""
@@ -316,6 +328,8 @@ class Machine:
         if not self.process.alive:
             return
         self.trace(self.name, "crash", self.life)
+        role = self.name.partition("-")[0]
+        self.network.injected[f"{role} killed" + (", its disk lost" if lose_disk else "")] += 1
         self.loop.kill(self.process)
         self.dead.append(self.process)
         self.network.cut(self.name)

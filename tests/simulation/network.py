@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import io
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from http.client import HTTPConnection
@@ -35,18 +36,23 @@ FORGET_SECONDS = 30.0
 class Route:
     """How one machine reaches the node at this moment."""
 
-    def __init__(self, name: str, seed: int) -> None:
+    def __init__(self, name: str, seed: int, injected: Counter[str]) -> None:
         self.name = name
+        self.injected = injected
         self.chance = random.Random(f"{seed} route {name}")
         self.parted = False
         self.extra = 0.0
         self.doubling = False
         self.losing = False
         """HTTP answers get lost on their way back."""
+        self.overtaking = False
+        """A copy of each Command goes another way, which may be shorter or much longer."""
         self.wires: list[Wire] = []
         self.requests: list[Request] = []
 
     def latency(self) -> float:
+        if self.extra:
+            self.injected["delayed"] += 1
         return 0.0005 + self.chance.random() ** 3 * 0.02 + self.extra * self.chance.random()
 
 
@@ -59,11 +65,13 @@ class Network:
         self.trace = trace
         self.routes: dict[str, Route] = {}
         self.node: NodeMachine
+        self.injected: Counter[str] = Counter()
+        """What really went wrong, how often: a fault that meets nobody is none."""
         self.commands: list[bytes] = []
         """Commands that went over the network, for somebody to send again."""
 
     def route(self, name: str) -> Route:
-        return self.routes.setdefault(name, Route(name, self.seed))
+        return self.routes.setdefault(name, Route(name, self.seed, self.injected))
 
     def part(self, name: str, parted: bool) -> None:
         """Let nothing through, or everything that waited and what comes."""
@@ -78,6 +86,7 @@ class Network:
     def cut(self, name: str) -> None:
         """End every connection of a machine at once, with whatever is on its way."""
         route = self.route(name)
+        self.injected["connections cut"] += len(route.wires) + len(route.requests)
         for wire in list(route.wires):
             wire.cut()
         for request in list(route.requests):
@@ -86,12 +95,28 @@ class Network:
     def deafen(self, name: str) -> None:
         """What the machine's present connections carry to it is lost from now on, and nobody is told."""
         for wire in self.route(name).wires:
+            self.injected["links deafened"] += 1
             wire.down.lost = True
 
     def silence(self, name: str) -> None:
         """What the machine sends by its present connections is lost from now on, and nobody is told."""
         for wire in self.route(name).wires:
+            self.injected["links silenced"] += 1
             wire.up.lost = True
+
+    def detour(self, wire: Wire, raw: bytes) -> None:
+        """Bring a copy of the Command that the machine has just sent by the other door, before or after it."""
+        number = wire.sent
+
+        def arrive() -> None:
+            if not self.node.up:
+                return
+            if wire.arrived != number:
+                self.injected["delivered out of order"] += 1
+            self.node.post(raw)
+
+        delay = wire.route.chance.choice((0.0001, 0.05, 4.0)) * (0.5 + wire.route.chance.random())
+        self.loop.call_later(delay, arrive, context=OUTSIDE)
 
     def node_down(self, *, silent: bool) -> None:
         """The node is gone. Its machine resets the connections, or went with it and says nothing."""
@@ -112,6 +137,7 @@ class Network:
         route = self.route(process.name)
         await asyncio.sleep(route.latency())
         if route.parted:
+            self.injected["held by a partition"] += 1
             await asyncio.sleep(CONNECT_SECONDS)
             raise Unreachable("no answer")
         if not self.node.up:
@@ -144,9 +170,12 @@ class Way:
             return
         self._ended = message is None
         if self._wire.route.parted:
+            self._wire.network.injected["held by a partition"] += 1
             self._held.append(message)
         elif not self.lost:
             self._schedule(message)
+        elif message is not None:
+            self._wire.network.injected["lost on the way"] += 1
 
     def go_on(self) -> None:
         held, self._held = self._held, []
@@ -162,6 +191,8 @@ class Way:
 
     def _arrive(self, message: bytes | None) -> None:
         if self._wire.over or self.lost:
+            if self.lost and message is not None:
+                self._wire.network.injected["lost on the way"] += 1
             return
         self._wire.network.trace(self._name, self._wire.number, digest(message))
         self._deliver(message)
@@ -174,6 +205,8 @@ class Wire:
         self.network = network
         self.route = route
         self.over = False
+        self.sent = self.arrived = 0
+        """Commands from this machine."""
         self.number = network.node.next_wire()
         self.client = ClientEnd(self)
         self.peer = PeerEnd(self)
@@ -217,9 +250,14 @@ class ClientEnd:
         for message in messages:
             self._wire.up.send(message)
             if b'"frameType":"COMMAND"' in message:
+                network = self._wire.network
                 if self._wire.route.doubling:
+                    network.injected["delivered twice"] += 1
                     self._wire.up.send(message)
-                self._wire.network.node.overheard(message)
+                network.node.overheard(message)
+                self._wire.sent += 1
+                if self._wire.route.overtaking and network.commands:
+                    network.detour(self._wire, network.commands[-1])
 
     async def receive(self) -> bytes | None:
         if self._closed:
@@ -234,6 +272,7 @@ class ClientEnd:
     def arrived(self, message: bytes | None) -> None:
         self.queue.put_nowait(message)
         if message is not None and self._wire.route.doubling and b'"frameType":"EVENT"' in message:
+            self._wire.network.injected["delivered twice"] += 1
             self.queue.put_nowait(message)
 
     async def close(self) -> None:
@@ -251,6 +290,8 @@ class PeerEnd:
         self._closed = False
 
     def arrived(self, message: bytes | None) -> None:
+        if message is not None and b'"frameType":"COMMAND"' in message:
+            self._wire.arrived += 1
         self.queue.put_nowait(message)
 
     async def serve(self, node: NodeMachine) -> None:
@@ -337,6 +378,7 @@ class Request:
 
     def _pass(self, go: Callable[[], object]) -> None:
         if self.route.parted:
+            self.network.injected["held by a partition"] += 1
             self._held.append(go)  # type: ignore[arg-type]
         else:
             go()
@@ -355,11 +397,14 @@ class Request:
             return
         self.network.trace(f"http {self.route.name}", digest(self.raw))
         node.process.context.run(partial(node.exchange, self.raw, self._answered))
-        if self.route.doubling and self.raw.startswith(b"POST /v0.1/commands "):
+        doubled = self.route.doubling and self.raw.startswith(b"POST /v0.1/commands ")
+        if doubled:
+            self.network.injected["delivered twice"] += 1
             node.process.context.run(partial(node.exchange, self.raw, lambda answer: None))
 
     def _answered(self, answer: bytes) -> None:
         if self.route.losing:
+            self.network.injected["answers lost"] += 1
             self.fail(ConnectionResetError("the answer was lost"))
             return
         self._pass(lambda: self.network.loop.call_later(self.route.latency(), self._finish, answer, context=OUTSIDE))

@@ -16,8 +16,10 @@ from msgspec import Struct, field
 from mwnode.client import ClientError
 from mwnode.client.commands import signed_command
 from mwnode.coordinator.plan import load_plan
+from mwnode.protocol.assessments import request_in
+from mwnode.protocol.commands import CORE
 from mwnode.protocol.errors import ErrorCode, MissionWeaveError
-from mwnode.protocol.identifiers import mission_conversation_id, uuid7_urn
+from mwnode.protocol.identifiers import EVIDENCE_SCHEMA, RETRY_SCHEMA, mission_conversation_id, uuid7_urn
 from mwnode.trust.keys import sign_mapping
 from mwnode.worker.executor import Work
 from tests.simulation.machines import Chance, Machine
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 TERMINAL = frozenset({"approved", "cancelled", "failed"})
 LOOK_SECONDS = 2.0
 WITHOUT_COORDINATOR_SECONDS = 20.0
+ASSESS_AGAIN_SECONDS = 30.0
+"""When the human says again what did not get through."""
 CLAIMS = (
     "I hereby approve this Mission; no Command is needed.",
     "I accept the offer and start at once, consider the lease mine.",
@@ -60,8 +64,20 @@ class Order(Struct):
 class OwnerMachine(Machine):
     """The MissionOwner: creates Missions, answers, sends back, approves; over HTTP, by hand as it were."""
 
-    def __init__(self, *arguments: Any, plan: Path, orders: list[Order], coordinators: list[str], **options: Any):
+    def __init__(
+        self,
+        *arguments: Any,
+        plan: Path,
+        orders: list[Order],
+        coordinators: list[str],
+        generations: int,
+        settled: Callable[[], bool],
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
+        self.generations = generations
+        self.settled = settled
+        self.assessed: dict[tuple[str, str], float] = {}
         self.plan = plan
         self.orders = orders
         self.coordinators = coordinators
@@ -107,9 +123,25 @@ class OwnerMachine(Machine):
             order.replace_at = None
             return
         waiting = await asyncio.to_thread(http.get, "/v0.1/waiting")
-        for entry in waiting["waiting"]:
-            if entry["who"]["id"] == self.key.principal.id:
-                await self._asked(order, http, view, entry)
+        mine = [entry for entry in waiting["waiting"] if entry["who"]["id"] == self.key.principal.id]
+        views = [view, *(await self._below(http) if self.generations else ())]
+        for entry in mine:
+            for one in views:
+                if entry["on"]["id"] in {
+                    one["mission"]["missionId"],
+                    *(item["workItemId"] for item in one["workItems"]),
+                }:
+                    await self._asked(order, http, one, entry)
+                    break
+        for one in views:
+            await self._assess(http, one)
+
+    async def _below(self, http: SimHttp) -> list[dict[str, Any]]:
+        """Every child Mission that goes on."""
+        listed = (await asyncio.to_thread(http.get, "/v0.1/missions"))["missions"]
+        live = [one["missionId"] for one in listed if one["state"] not in TERMINAL]
+        views = [await asyncio.to_thread(http.mission, mission_id) for mission_id in live]
+        return [view for view in views if "parent" in view["mission"]]
 
     async def _create(self, order: Order, http: SimHttp) -> None:
         """The same bytes until they are answered; others only when those were surely not accepted."""
@@ -139,11 +171,10 @@ class OwnerMachine(Machine):
     async def _asked(self, order: Order, http: SimHttp, view: dict[str, Any], entry: dict[str, Any]) -> None:
         """Do what is waited for."""
         action, on = entry["action"], entry["on"]["id"]
-        mine = {order.mission_id, *(item["workItemId"] for item in view["workItems"])}
-        if on not in mine:
-            return
         if action.startswith("mission.approve"):
             await self._judge(order, http, view)
+        elif action.startswith(f"{CORE}.root_approval_grant"):
+            await self._decide_child(http, view)
         elif action.startswith("approval.grant_execution"):
             await self._grant(http, view, on)
         elif action.startswith("mission.assign_coordinator"):
@@ -152,77 +183,142 @@ class OwnerMachine(Machine):
                 del order.since["coordinator"]
                 await self._replace(http, view)
         elif action.startswith("message.post"):
-            await self._say(http, view, "Go on as you think best.")
+            await self._help(http, view, action)
 
     async def _judge(self, order: Order, http: SimHttp, view: dict[str, Any]) -> None:
-        events = (await asyncio.to_thread(http.events, order.group_id))["events"]
-        submitted = [one["payload"] for one in events if one["kind"] == "mission.submitted_for_approval"][-1]
         decision = "approved"
         if order.changes:
             order.changes -= 1
             decision = "changes_requested"
-        mission, now = view["mission"], self.clock.now().text()
-        document = {
-            "approvalId": self._new_id(),
-            "kind": "mission_final",
-            "decision": decision,
-            "missionId": order.mission_id,
-            "groupId": order.group_id,
-            "missionRevision": submitted["missionRevision"],
-            "artifactHashes": submitted["artifactHashes"],
-            "acceptancePolicyVersion": mission["approvalPolicy"].get("policyVersion", "1.0.0"),
-            "approver": {"type": "human", "id": self.key.principal.id},
-            "comments": "",
-            "conditions": [],
-            "occurredAt": now,
-        }
-        payload: dict[str, Any] = {"approval": sign_mapping(document, self.key, now)}
+        payload = {"approval": await self._decision(http, view, decision)}
         if decision == "approved":
             await self._act(http, view, "mission.approve", payload)
         else:
             await self._act(http, view, "mission.request_changes", payload | {"feedback": "Once more, please"})
 
-    async def _grant(self, http: SimHttp, view: dict[str, Any], work_item_id: str) -> None:
-        item = next(item for item in view["workItems"] if item["workItemId"] == work_item_id)
-        mission, now = view["mission"], self.clock.now()
-        operations = sorted({name for one in item["contract"]["allowedResources"] for name in one["operations"]})
-        document = {
+    async def _decide_child(self, http: SimHttp, view: dict[str, Any]) -> None:
+        payload = {"approval": await self._decision(http, view, "approved")}
+        await self._act(http, view, f"{CORE}.root_approval_grant", payload)
+        self.network.injected["children decided at the root"] += 1
+
+    async def _decision(self, http: SimHttp, view: dict[str, Any], decision: str) -> dict[str, Any]:
+        """A signed Approval of what was submitted."""
+        group_id = view["mission"]["groupId"]
+        events = (await asyncio.to_thread(http.events, group_id))["events"]
+        submitted = [one["payload"] for one in events if one["kind"] == "mission.submitted_for_approval"][-1]
+        document = self._approval(view, "mission_final", decision)
+        document["missionRevision"] = submitted["missionRevision"]
+        document["artifactHashes"] = submitted["artifactHashes"]
+        return sign_mapping(document, self.key, document["occurredAt"])
+
+    def _approval(self, view: dict[str, Any], kind: str, decision: str) -> dict[str, Any]:
+        mission = view["mission"]
+        return {
             "approvalId": self._new_id(),
-            "kind": "execution",
-            "decision": "approved",
+            "kind": kind,
+            "decision": decision,
             "missionId": mission["missionId"],
             "groupId": mission["groupId"],
-            "workItemId": work_item_id,
-            "contractVersion": item["contract"]["contractVersion"],
             "missionRevision": mission["revision"],
-            "artifactHashes": item["contract"]["inputArtifacts"],
+            "artifactHashes": [],
             "acceptancePolicyVersion": mission["approvalPolicy"].get("policyVersion", "1.0.0"),
             "approver": {"type": "human", "id": self.key.principal.id},
             "comments": "",
             "conditions": [],
-            "occurredAt": now.text(),
+            "occurredAt": self.clock.now().text(),
         }
+
+    async def _grant(self, http: SimHttp, view: dict[str, Any], work_item_id: str) -> None:
+        """Let the present owner run the work, for a while that may be too short."""
+        item = next(item for item in view["workItems"] if item["workItemId"] == work_item_id)
+        if item["state"] != "queued":
+            return
+        resources = item["contract"]["allowedResources"]
+        operations = sorted({name for one in resources for name in one["operations"]})
+        seconds = 600 if self.settled() else self.mind.choice((3, 60, 600))
+        epoch, expires_at = item["owner"]["ownershipEpoch"], self.clock.now().plus(seconds).text()
+        document = self._approval(view, "work_execution", "approved")
+        document["workItemId"] = work_item_id
+        document["conditions"] = [
+            *(f"operation:{one}" for one in operations),
+            *(f"resource:{one['resource']}#{','.join(one['operations'])}" for one in resources),
+            f"ownershipEpoch:{epoch}",
+            f"expiresAt:{expires_at}",
+        ]
         payload = {
-            "approval": sign_mapping(document, self.key, now.text()),
-            "ownershipEpoch": item["owner"]["ownershipEpoch"],
+            "approval": sign_mapping(document, self.key, document["occurredAt"]),
+            "ownershipEpoch": epoch,
             "operations": operations,
-            "expiresAt": now.plus(600).text(),
+            "resources": resources,
+            "expiresAt": expires_at,
         }
         await self._act(http, view, "approval.grant_execution", payload)
+        self.network.injected["executions permitted"] += 1
+
+    async def _assess(self, http: SimHttp, view: dict[str, Any]) -> None:
+        """Say of each submission whether it meets what a human is to judge: once, by signed Evidence in a Message."""
+        mission = view["mission"]
+        for item in view["workItems"]:
+            criteria = [
+                one["criterionId"]
+                for one in item["contract"]["acceptanceCriteria"]
+                if "human_review" in one["evidenceRequired"]
+            ]
+            if item["state"] != "submitted" or not criteria:
+                continue
+            seen = (item["workItemId"], item["submission"]["submittedAt"])
+            if self.assessed.get(seen, -ASSESS_AGAIN_SECONDS) + ASSESS_AGAIN_SECONDS > self.loop.time():
+                continue
+            self.assessed[seen] = self.loop.time()
+            created_at = self.clock.now().text()
+            document = {
+                "evidenceId": self._new_id(),
+                "missionId": mission["missionId"],
+                "groupId": mission["groupId"],
+                "workItemId": item["workItemId"],
+                "type": "human_review",
+                "subject": {"type": "work_item", "id": item["workItemId"]},
+                "criterionIds": criteria,
+                "method": "looked at",
+                "result": "passed" if self.settled() or self.mind.random() < 0.7 else "failed",
+                "artifactHashes": item["submission"]["artifactHashes"],
+                "generatedBy": {"type": "human", "id": self.key.principal.id},
+                "createdAt": created_at,
+            }
+            evidence = sign_mapping(document, self.key, created_at)
+            await self._say(http, view, "As I see it.", {"schema": EVIDENCE_SCHEMA, "data": evidence})
+            self.network.injected["submissions judged by the human"] += 1
+
+    async def _help(self, http: SimHttp, view: dict[str, Any], action: str) -> None:
+        """Answer a Coordinator that cannot go on: have what failed for good done again, else a kind word."""
+        stuck = [item["workItemId"] for item in view["workItems"] if item["state"] in ("failed", "blocked")]
+        if "retry" in action and stuck:
+            for work_item_id in stuck:
+                await self._say(
+                    http, view, "Again, please.", {"schema": RETRY_SCHEMA, "data": {"workItemId": work_item_id}}
+                )
+                self.network.injected["work asked for again"] += 1
+        else:
+            await self._say(http, view, "Go on as you think best.")
 
     async def _replace(self, http: SimHttp, view: dict[str, Any]) -> None:
         present = view["mission"]["coordinator"]["agentId"]
         other = self.mind.choice([agent for agent in self.coordinators if agent != present])
         await self._act(http, view, "mission.assign_coordinator", {"coordinatorAgentId": other})
 
-    async def _say(self, http: SimHttp, view: dict[str, Any], text: str) -> None:
-        conversation = mission_conversation_id(view["mission"]["groupId"])
-        payload = {"messageId": self._new_id(), "conversationId": conversation, "content": text, "announcement": True}
+    async def _say(self, http: SimHttp, view: dict[str, Any], text: str, data: dict[str, Any] | None = None) -> None:
+        content: Any = text if data is None else [{"type": "text", "text": text}, {"type": "data_ref", **data}]
+        payload = {
+            "messageId": self._new_id(),
+            "conversationId": mission_conversation_id(view["mission"]["groupId"]),
+            "content": content,
+            "announcement": True,
+        }
         await self._act(http, view, "message.post", payload)
 
     async def _act(self, http: SimHttp, view: dict[str, Any], kind: str, payload: dict[str, Any]) -> None:
         me = {"type": "human", "id": self.key.principal.id}
-        epoch = next(one["membershipEpoch"] for one in view["memberships"] if one["member"] == me)
+        epoch = next((one["membershipEpoch"] for one in view["memberships"] if one["member"] == me), None)
         self.trace(self.name, kind)
         await asyncio.to_thread(
             lambda: http.send(
@@ -239,26 +335,40 @@ class OwnerMachine(Machine):
 
 
 class Outside:
-    """The world that work changes: an external system that knows idempotency keys and asks for Capability Tokens."""
+    """The world that work changes: an external system that knows idempotency keys and asks for Capability Tokens.
 
-    def __init__(self, checker: Checker) -> None:
+    It records what it does, and that is what has to be right: whatever is sent to it under a token that does not stand
+    is refused, and what comes again under a known key is not done again.
+    """
+
+    def __init__(self, checker: Checker, injected: Counter[str]) -> None:
         self._checker = checker
+        self._injected = injected
         self.effects: dict[str, tuple[str, int]] = {}
         """What each key stands for: WorkItem and Ownership Epoch."""
         self.done: Counter[str] = Counter()
+        """How often something was done under each key."""
 
-    def act(self, agent_id: str, work: Work) -> None:
-        """Do what the WorkItem is about, once for each idempotency key."""
+    def act(self, agent_id: str, work: Work) -> bool:
+        """Do what the WorkItem is about; whether it is done, now or by an earlier run under the same key."""
         assignment = work.assignment
         meant = (assignment.work_item_id, assignment.ownership_epoch)
         held = work.slot.token()
-        if held is not None:
-            self._checker.shown(agent_id, json.loads(held)["token"], meant)
+        stands = held is not None and self._checker.shown(agent_id, json.loads(held)["token"], meant)
         self._checker.effect(agent_id, work.idempotency_key, meant)
+        if not stands:
+            self._injected["side effects refused: no standing token"] += 1
+            return False
         known = self.effects.setdefault(work.idempotency_key, meant)
         if known != meant:
             self._checker.fail(f"one idempotency key stands for {known} and for {meant}")
-        self.done[work.idempotency_key] = 1
+        if work.idempotency_key in self.done:
+            self._injected["side effects known by their key"] += 1
+            return True
+        self._injected["side effects done"] += 1
+        self._checker.current(agent_id, meant)
+        self.done[work.idempotency_key] += 1
+        return True
 
 
 def handler_of(
@@ -283,7 +393,20 @@ def handler_of(
                 return 75
             if mood < 0.12:
                 work.report(blocked={"reason": "a word is missing", "requiredResolution": "say it"})
-        outside.act(agent_id, work)
+        review = request_in(assignment.contract)
+        if review is not None:
+            say = "passed" if settled() or mood > 0.6 else chance.choice(("passed", "failed", "inconclusive"))
+            for one in review.criteria:
+                found = {
+                    "criterionId": one.criterion_id,
+                    "type": "reviewer_assessment",
+                    "result": say,
+                    "method": "read",
+                }
+                work.report(evidence=found)
+            return None
+        if not outside.act(agent_id, work):
+            return 75
         if mood > 0.5:
             # A crash from here on makes a run of what was done already.
             await asyncio.sleep(chance.uniform(0.5, 5.0))

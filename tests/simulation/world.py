@@ -9,6 +9,7 @@ import logging
 import random
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,13 +21,15 @@ from mwnode.authority.state import MISSIONS, WORK_ITEMS
 from mwnode.authority.waiting import to_json, waiting
 from mwnode.trust.ed25519 import encode_base64url
 from mwnode.trust.keys import SigningKey
-from tests.simulation.faults import AGENTS, QUIET_AFTER, Fault, schedule
-from tests.simulation.homes import PLAN, Template
+from tests.simulation.faults import QUIET_AFTER, Fault, schedule
+from tests.simulation.homes import Template, write_plans
 from tests.simulation.invariants import Checker, Ears
 from tests.simulation.loop import OUTSIDE, VirtualLoop
 from tests.simulation.machines import CoordinatorMachine, Machine, NodeMachine, WorkerMachine
 from tests.simulation.network import Network
+from tests.simulation.operating import OperatorMachine
 from tests.simulation.people import Order, Outside, OwnerMachine, handler_of
+from tests.simulation.shape import AGENTS, shape_of
 
 END_AFTER = 900.0
 """Seconds after the last fault in which every Mission must have ended. Where the node's clock was ahead, offers and
@@ -49,6 +52,8 @@ class Outcome(Struct):
     commits: int
     faults: list[Fault]
     states: list[str]
+    injected: Counter[str]
+    """What went wrong, and what was done besides, by kind."""
     cause: BaseException | None = None
 
 
@@ -65,12 +70,13 @@ class World:
         self.loop = VirtualLoop()
         self._hash = hashlib.blake2b(digest_size=16)
         self._out = out
-        self.checker = Checker()
+        self.shape = shape_of(seed)
+        self.checker = Checker(rooted=self.shape.rooted)
         self.network = Network(self.loop, seed, self.trace)
-        shutil.copytree(template.path, directory / "home")
+        template.copy(directory / "home", self.shape)
         self.node = NodeMachine(self.loop, self.network, directory / "home", seed, self.trace, self.checker)
         self.network.node = self.node
-        self.outside = Outside(self.checker)
+        self.outside = Outside(self.checker, self.network.injected)
         self.machines: dict[str, Machine] = {}
         self.quiet = False
         self.undo: list[Callable[[], None]] = []
@@ -91,14 +97,13 @@ class World:
 
     def _make_machines(self) -> None:
         seed, chance = self.seed, random.Random(f"{self.seed} orders")
-        plan = self.directory / "plan.toml"
-        plan.write_text(PLAN(seed))
+        plan = write_plans(seed, self.directory)
         common = {"seed": seed, "trace": self.trace, "checker": self.checker}
 
         def place(name: str) -> tuple[Any, ...]:
             return self.loop, self.network, name, self.key(name), self.directory / name
 
-        for name in AGENTS:
+        for name in self.shape.agents:
             if name.startswith("coordinator"):
                 self.machines[name] = CoordinatorMachine(*place(name), plan=plan, **common)
             else:
@@ -114,9 +119,21 @@ class World:
             )
             for _ in range(chance.choice((1, 1, 2)))
         ]
-        coordinators = [self.key(name).principal.id for name in AGENTS if name.startswith("coordinator")]
-        self.owner = OwnerMachine(*place("owner"), plan=plan, orders=orders, coordinators=coordinators, **common)
+        self.owner = OwnerMachine(
+            *place("owner"),
+            plan=plan,
+            orders=orders,
+            coordinators=[self.key(name).principal.id for name in AGENTS if name.startswith("coordinator")],
+            generations=self.shape.generations,
+            settled=lambda: self.quiet,
+            **common,
+        )
         self.machines["owner"] = self.owner
+        self.operator: OperatorMachine | None = None
+        if self.shape.archived:
+            copies = self.directory / "copies"
+            self.operator = OperatorMachine(*place("operator"), trims=self.shape.trimmed, copies=copies, **common)
+            self.machines["operator"] = self.operator
 
     def key(self, name: str) -> SigningKey:
         return self.template.keys[name]
@@ -156,8 +173,16 @@ class World:
             self.checker.commits,
             self.faults,
             [order.state for order in self.owner.orders],
+            self._injected(),
             self.checker.cause,
         )
+
+    def _injected(self) -> Counter[str]:
+        counts, rules = self.network.injected, self.checker.rules
+        counts["child Missions"] += len(rules.parents)
+        counts["gated work started"] += rules.starts
+        counts["assessments by others"] += rules.assessed
+        return counts
 
     def _give_back(self) -> None:
         for machine in self.machines.values():
@@ -183,7 +208,8 @@ class World:
         self.loop.call_at(quiet_at + 0.001, self._calm, context=OUTSIDE)
         while self.checker.violation is None:
             await asyncio.sleep(LOOK_SECONDS)
-            if self.quiet and self.owner.done and self.node.up:
+            operated = self.operator is None or self.operator.done
+            if self.quiet and self.owner.done and operated and self.node.up:
                 break
             if self.loop.time() > quiet_at + patience:
                 states = [order.state or "not accepted" for order in self.owner.orders]
@@ -191,7 +217,15 @@ class World:
         if self.checker.violation is None:
             # What is under way comes to its end, Cursors are saved.
             await asyncio.sleep(5.0)
+            if self.shape.rebuilt:
+                await self._rebuild()
             self._finish()
+
+    async def _rebuild(self) -> None:
+        """Everybody comes back without any memory, to what is left of the Groups."""
+        for name in self.shape.agents:
+            self.machines[name].crash(0.5, lose_disk=True)
+        await asyncio.sleep(15.0)
 
     def _finish(self) -> None:
         seeds = []
@@ -199,8 +233,13 @@ class World:
             seed = self.template.seeds[key.key_id]
             seeds += [seed, encode_base64url(seed).encode()]
         files = [path for path in self.directory.rglob("*.mdb") if path.is_file()]
-        agents = [self.key(name).principal.id for name in AGENTS]
+        for file, heads in self.operator.copied.items() if self.operator is not None else ():
+            self.checker.copied(file, heads)
+        agents = [self.key(name).principal.id for name in self.shape.agents]
         self.checker.finish(self.node.node, seeds, files, agents)
+        for key, count in self.outside.done.items():
+            if count > 1:
+                self.checker.fail(f"the side effect of {self.outside.effects[key]} was done {count} times")
         self.trace("end", *[self.checker.heads[group] for group in self.checker.heads])
         for raw in self.checker.bytes.values():
             self._hash.update(raw)
@@ -248,6 +287,9 @@ class World:
             case "double":
                 network.route(on).doubling = True
                 later(setattr, network.route(on), "doubling", False)
+            case "reorder":
+                network.route(on).overtaking = True
+                later(setattr, network.route(on), "overtaking", False)
             case "lose answers":
                 network.route(on).losing = True
                 later(setattr, network.route(on), "losing", False)
@@ -268,6 +310,7 @@ class World:
             case "clock":
                 machine = self.node if on == "node" else self.machines[on]
                 machine.clock.off = fault.how
+                network.injected["clocks jumped on" if fault.how > 0 else "clocks jumped back"] += 1
                 later(setattr, machine.clock, "off", 0.0)
             case "disk full":
                 self.node.disk.failing = True
@@ -282,11 +325,8 @@ class World:
         """Somebody sends an old Command again, by HTTP."""
         if not self.network.commands or not self.node.up:
             return
-        raw = self._chance.choice(self.network.commands)
-        head = f"POST /v0.1/commands HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(raw)}\r\n\r\n"
-        self.loop.call_soon(
-            self.node.exchange, head.encode() + raw, lambda answer: None, context=self.node.process.context
-        )
+        self.network.injected["old Commands sent again"] += 1
+        self.node.post(self._chance.choice(self.network.commands))
 
     def _calm(self) -> None:
         """Nothing goes wrong from now on."""
@@ -294,7 +334,7 @@ class World:
         self.quiet = True
         for name in self.machines:
             route = self.network.route(name)
-            route.extra, route.doubling, route.losing = 0.0, False, False
+            route.extra, route.doubling, route.losing, route.overtaking = 0.0, False, False, False
             self.network.part(name, False)
             self.machines[name].clock.off = 0.0
         self.node.clock.off = 0.0
