@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct
 
 from mwnode.authority.event_rules import EVENT_RULES, rule_of_action
 from mwnode.authority.items import child_is_running, is_satisfied
+from mwnode.authority.overrides import requested
 from mwnode.authority.policy import Policy
 from mwnode.authority.progress import awaits_approval, is_settled
 from mwnode.authority.state import AGENTS, CONVERSATIONS, MESSAGES, MISSIONS, WORK_ITEMS, MissionRow, WorkItemRow
@@ -42,6 +43,7 @@ def waiting(view: View, row: MissionRow, policy: Policy, now: Instant) -> list[W
         return []
     found = [*_on_mission(view, row, policy, now), *_on_questions(view, row)]
     if row.mission.state == "active":
+        found += _on_overrides(view, row, now)
         for item in view.in_group(WORK_ITEMS, row.mission.group_id):
             found += _on_item(view, row, item, policy, now)
         found += _on_request(view, row, found)
@@ -95,6 +97,15 @@ def _on_mission(view: View, row: MissionRow, policy: Policy, now: Instant) -> It
         yield Wait(
             coordinator, "mission.submit_for_approval", on, last, mission.deadline, "the result is not submitted"
         )
+
+
+def _on_overrides(view: View, row: MissionRow, now: Instant) -> Iterator[Wait]:
+    """Whoever may let the Coordinator pass a limit; in a child Mission the human at the root, as the Organization."""
+    who = row.root_owner or row.mission.mission_owner
+    for message, reason in requested(view, row, now):
+        action = f"policy.grant_cooperation_override: {reason}"[:500]
+        on = {"kind": "mission", "id": row.mission.mission_id}
+        yield Wait(who, action, on, message.committed_at, row.mission.deadline, "what it is about is not done")
 
 
 def _on_questions(view: View, row: MissionRow) -> Iterator[Wait]:

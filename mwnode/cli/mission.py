@@ -23,6 +23,7 @@ from mwnode.cli.missions import (
     told,
 )
 from mwnode.cli.output import emit, facts, line, plain_line, table
+from mwnode.cli.overriding import override
 from mwnode.cli.plans import read_plan
 from mwnode.cli.principals import find_agent, human_key, identifier
 from mwnode.cli.reach import reach
@@ -45,7 +46,7 @@ def mission() -> None:
     """Create, watch, direct and approve Missions."""
 
 
-for verb in VERBS:
+for verb in (*VERBS, override):
     mission.add_command(verb)
 
 

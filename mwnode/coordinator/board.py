@@ -28,6 +28,7 @@ from mwnode.protocol.documents import (
 from mwnode.protocol.events import (
     ArtifactForwarded,
     BudgetAmended,
+    CooperationOverrideGrant,
     CoordinatorAssigned,
     CoordinatorReconciled,
     CoordinatorRenewed,
@@ -42,6 +43,7 @@ from mwnode.protocol.events import (
     MissionCreated,
     MissionSubmitted,
     MissionTerminated,
+    OverrideGranted,
     ResultAccepted,
     RootApprovalGranted,
     WorkAuthorized,
@@ -56,6 +58,7 @@ from mwnode.protocol.identifiers import (
     CORE_EXTENSION,
     EVIDENCE_SCHEMA,
     INPUTS_SCHEMA,
+    OVERRIDE_SCHEMA,
     RETRY_SCHEMA,
 )
 
@@ -140,6 +143,10 @@ class Board(Struct):
     """Whether the human at the root approved what is submitted (R-14-15)."""
     promoted: dict[str, int] = field(default_factory=dict)
     """Sequence at which each WorkItem was last made a child Mission."""
+    overrides: dict[str, CooperationOverrideGrant] = field(default_factory=dict)
+    """Grants by the Action ID that they are for."""
+    asked_overrides: set[str] = field(default_factory=set)
+    """Action IDs that such a Grant was asked for."""
     retries: dict[str, Retry] = field(default_factory=dict)
     """What the owner last asked for each WorkItem that is to be tried again."""
     given: dict[str, dict[str, Evidence]] = field(default_factory=dict)
@@ -182,6 +189,9 @@ class Board(Struct):
             self.failed_at[payload.work_item_id] = self.sequence
         elif isinstance(payload, MissionChildCreated):
             self.promoted[payload.parent_work_item_id] = self.sequence
+        elif isinstance(payload, OverrideGranted):
+            grant = payload.cooperation_override_grant
+            self.overrides[grant.target_action_id] = grant
         elif isinstance(payload, WorkProposed):
             self.proposals[payload.proposal.proposal_id] = payload.proposal
         moved = getattr(payload, "mission_revision", UNSET)
@@ -248,6 +258,8 @@ class Board(Struct):
             work_item_id = data.get("workItemId")
             if isinstance(work_item_id, str):
                 self.retries[work_item_id] = Retry(self.sequence, _as(Budget, data.get("budget")))
+        elif schema == OVERRIDE_SCHEMA and message.author.id == self.coordinator_id:
+            self.asked_overrides.add(str(data.get("targetActionId")))
         elif schema == INPUTS_SCHEMA and message.author == self.owner:
             files = data.get("files")
             self.handed = {str(path): str(content_hash) for path, content_hash in dict(files or {}).items()}
@@ -255,6 +267,10 @@ class Board(Struct):
             evidence = _as(Evidence, data)
             if evidence is not None and evidence.generated_by == message.author:
                 self.given.setdefault(evidence.work_item_id, {})[evidence.evidence_id] = evidence
+
+    def overrides_of(self, kind: str) -> int:
+        """How many Grants there were for Commands of that kind."""
+        return sum(grant.target_command_kind == kind for grant in self.overrides.values())
 
     def retry(self, work_item_id: str) -> Retry:
         """What the owner last asked about another try of a WorkItem; sequence 0 when that never was."""

@@ -22,6 +22,9 @@ class Send(Struct, frozen=True):
     """``None`` where the Coordinator acts as the owner of a child Mission (decision F38)."""
     expected_revision: int | None
     extensions: Mapping[str, Any] | None = None
+    action_id: str | None = None
+    """Chosen beforehand where a Cooperation Override Grant was made for it."""
+    cooperation_override_grant_id: str | None = None
 
 
 class Upload(Struct, frozen=True):

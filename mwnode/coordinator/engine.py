@@ -20,6 +20,7 @@ from mwnode.coordinator.clarifying import Clarifying
 from mwnode.coordinator.effects import Effect, LookUp, Note, Send, Upload
 from mwnode.coordinator.graph import Graph, Instance
 from mwnode.coordinator.growing import Growing
+from mwnode.coordinator.overriding import Overriding, Passed
 from mwnode.coordinator.papers import CoordinatorPapers
 from mwnode.coordinator.placing import ASKED_AGAIN, Placing
 from mwnode.coordinator.plan import Plan
@@ -49,6 +50,8 @@ STUCK_SECONDS = 30.0
 OWNERS_SECONDS = 10.0
 """How often Agent Cards are looked at while work waits with its owner."""
 _REPLACED = frozenset({ErrorCode.AUTH_STALE_COORDINATOR, ErrorCode.MEMBERSHIP_REQUIRED, ErrorCode.GROUP_NOT_FOUND})
+_TOLD = frozenset({ErrorCode.BUDGET_EXCEEDED, ErrorCode.INVALID_COMMAND, ErrorCode.AUTH_FORBIDDEN})
+"""Refusals that the MissionOwner is told of: time does not lift them."""
 _OPEN = frozenset({"open", "offered", "queued", "active", "blocked", "submitted", "failed"})
 
 
@@ -75,6 +78,7 @@ class MissionEngine:
         self.clarifying = Clarifying(self)
         self.growing = Growing(self)
         self.children = Children(self)
+        self.overriding = Overriding(self.board, self.clock, papers.new_id)
         self.fellows: Callable[[], Iterable[MissionEngine]] = tuple
         """The engines of all Missions of this Coordinator; set by the shell."""
         self._effects: list[Effect] = []
@@ -82,6 +86,8 @@ class MissionEngine:
         self._waits: dict[str, float] = {}
         self._until: dict[str, tuple[Board, int]] = {}
         """Sequence that a board must have reached before more of a key is asked."""
+        self._asked: dict[int, tuple[str, Passed | None]] = {}
+        """Kind, and the Grant that it cites, of what is under way, by ticket."""
         self._ticket = 0
         self._said: set[str] = set()
         self._looked_at = -1e9
@@ -135,6 +141,8 @@ class MissionEngine:
         self._epochs[self._ticket] = self.board.coordinator_epoch
         if view is not None:
             revision = view.item.revision
+        passed = self.overriding.passed(key, kind) if board is None else None
+        self._asked[self._ticket] = (kind, passed)
         self._effects.append(
             Send(
                 self._ticket,
@@ -145,6 +153,8 @@ class MissionEngine:
                 self.board.coordinator_epoch if board is None else None,
                 revision,
                 extensions,
+                None if passed is None else passed.action_id,
+                None if passed is None else passed.grant_id,
             )
         )
 
@@ -158,6 +168,8 @@ class MissionEngine:
         payload = decode_payload(event) if event.kind == "mission.child.created" else None
         if isinstance(payload, MissionChildCreated) and view is not None:
             self.children.created(view.work_item_id, payload.child_mission_id, payload.child_group_id)
+        if event.kind == "policy.cooperation_override.granted":
+            self._waits.clear()  # what a limit stopped may go on
         if self.live:
             self.advance()
 
@@ -170,6 +182,7 @@ class MissionEngine:
         """A Command was accepted; its Event comes by the subscription, in its place."""
         key = self._busy.pop(ticket, "")
         self._epochs.pop(ticket, None)
+        self.overriding.used(self._asked.pop(ticket, ("", None))[1])
         child = None if receipt.group_id is UNSET else self.children.by_group.get(receipt.group_id)
         if receipt.sequence is not UNSET:
             # What follows from it is decided when all that came before it is here too.
@@ -180,6 +193,7 @@ class MissionEngine:
         """A Command was refused; nothing of it was applied."""
         key = self._busy.pop(ticket, "")
         epoch = self._epochs.pop(ticket, 0)
+        kind, passed = self._asked.pop(ticket, ("", None))
         self.note("refused", step=key, code=error.code.value, message=error.message)
         wait = (error.rejection.retry_after_ms or 0) / 1000 or RETRY_SECONDS
         if error.code in _REPLACED:
@@ -194,9 +208,16 @@ class MissionEngine:
             self._renew(always=True)
         elif key.startswith(("offer ", "member ")):
             wait = self.placing.refused(key, error) or wait
-        elif error.code in (ErrorCode.BUDGET_EXCEEDED, ErrorCode.INVALID_COMMAND, ErrorCode.AUTH_FORBIDDEN):
+        elif error.code in _TOLD and passed is None:
             wait = STUCK_SECONDS
             self.say(f"refused {key}", f"{key} was refused ({error.code.value}): {error.message}")
+        self.overriding.used(passed)
+        question = self.overriding.question(key, kind, error)
+        if self.overriding.stops(error):
+            wait = STUCK_SECONDS
+        if question is not None:
+            self.note("limited", step=key, message=error.message)
+            self.send(f"say override {key}", "message.post", question)
         self.wait(key, wait)
 
     def uploaded(self, local: str, files: Mapping[str, str]) -> None:

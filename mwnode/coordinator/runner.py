@@ -307,6 +307,8 @@ class Coordinator:
                 coordinator_epoch=effect.coordinator_epoch,
                 expected_revision=effect.expected_revision,
                 extensions=effect.extensions,
+                action_id=effect.action_id,
+                cooperation_override_grant_id=effect.cooperation_override_grant_id,
             )
         except MissionWeaveError as error:
             if self.client.failure is not None:

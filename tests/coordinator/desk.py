@@ -183,6 +183,8 @@ class CoordinatorDesk(Struct):
                 coordinator_epoch=effect.coordinator_epoch,
                 expected_revision=effect.expected_revision,
                 extensions=effect.extensions,
+                action_id=effect.action_id,
+                cooperation_override_grant_id=effect.cooperation_override_grant_id,
             )
         except MissionWeaveError as error:
             self.refused.append((effect.kind, error.code.value))
