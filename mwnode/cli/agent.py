@@ -19,6 +19,7 @@ from mwnode.cli.principals import (
     identifier,
     kept_key,
     key_options,
+    organization_key,
     take_back,
     valid_from,
 )
@@ -73,7 +74,7 @@ def add(
     named = [_capability(text) for text in capabilities]
     actor = Actor(type="agent", id=agent_id or identifier("agent", name))
     given = given_key(name, key_id, public_key)
-    organization = target.key("organization")
+    organization = organization_key(target, "registering")
     with reach(target, organization) as node:
         earlier = found(node, at("agents", actor.id))
         key = given or kept_key(target, name, actor)
@@ -116,7 +117,7 @@ def import_(target: Target, card: Path) -> None:
         document = msgspec.json.decode(card.read_bytes(), type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise Failure(f"{card} is no JSON object: {error}") from error
-    organization = target.key("organization")
+    organization = organization_key(target, "registering")
     with reach(target, organization) as node:
         signed = register(node, organization, document, new_id())
     told = {name: signed[name] for name in ("agentId", "cardVersion")}
@@ -174,7 +175,7 @@ def revoke(target: Target, name: str, yes: bool) -> None:
 
     Takes the whole name or identifier, and asks on a terminal.
     """
-    organization = target.key("organization")
+    organization = organization_key(target, "registering")
     with reach(target, organization) as node:
         card = node.get(at("agents", find_agent(node, name, whole=True)))
         if card["status"] == "revoked":

@@ -17,7 +17,7 @@ from mwnode.cli.missions import events_of, file_names, find_mission, missions
 from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.output import emit, facts, table
 from mwnode.cli.reach import Reach, reach
-from mwnode.cli.target import Target, at_node
+from mwnode.cli.target import NEW_FILE, Target, at_node
 from mwnode.cli.uploads import NEXT, uploads
 from mwnode.client.derivations import Direction
 from mwnode.narrative import Narrator, moment, short, short_id
@@ -46,7 +46,7 @@ artifact.add_command(uploads)
 
 @artifact.command()
 @click.argument("content_hash", metavar="HASH")
-@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
+@click.option("--output", "-o", type=NEW_FILE, metavar="FILE", help="Default: standard output.")
 @at_node
 def get(target: Target, content_hash: str, output: Path | None) -> None:
     """Fetch an Artifact's bytes, checked against their hash before the file appears.
@@ -224,7 +224,9 @@ def _full_hash(node: Reach, text: str) -> str:
     """The content hash that a hash or its beginning means; Failure for what is none, or means none or several."""
     digits = text.removeprefix("sha256:").lower()
     if not digits or len(digits) > HEX_DIGITS or set(digits) - set("0123456789abcdef"):
-        raise Failure(f"{text!r} is no hash: sha256: and {HEX_DIGITS} hexadecimal digits, or the first of them")
+        raise click.UsageError(
+            f"{text!r} is no hash: sha256: and {HEX_DIGITS} hexadecimal digits, or the first of them"
+        )
     if len(digits) == HEX_DIGITS:
         return f"sha256:{digits}"
     known = {

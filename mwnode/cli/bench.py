@@ -16,7 +16,7 @@ NAMES = ("append", "replay", "verify", "fanout", "dedup", "artifacts", "schedule
 
 
 @click.command()
-@click.argument("name", type=click.Choice(NAMES), required=False)
+@click.argument("name", metavar="[NAME]", type=click.Choice(NAMES), required=False)
 @click.option("--count", type=click.IntRange(min=100), help="How many Commands, Events or MiB; each has its default.")
 @click.option("--embedded", "in_process", is_flag=True, help="append: in process, and the cost in a long Group.")
 @click.option(

@@ -35,7 +35,12 @@ def export(target: Target, file: Path, groups: tuple[str, ...]) -> None:
     Without --group all of them; parents, children and follow-ups of a Mission go along. The node may be serving. FILE
     proves itself to whoever knows the Organization's root key: `mwnode import`.
     """
-    home = target.home
+    home, key = target.home, target.key("authority")
+    if key.principal != home.authority_service:
+        raise Failure(
+            f"an export is signed by {home.authority_service.id}, and --key is the key of {key.principal.type} "
+            f"{key.principal.id}: leave --key out to use HOME's keys/authority.key"
+        )
     named = _named(home.store_path, groups) if groups else None
     with progress() as show:
         made = export_bundle(
@@ -43,7 +48,7 @@ def export(target: Target, file: Path, groups: tuple[str, ...]) -> None:
             file.absolute(),
             groups=named,
             registry_service=home.registry_service,
-            authority_key=target.key("authority"),
+            authority_key=key,
             created_at=now().text(),
             progress=show,
         )
@@ -120,7 +125,7 @@ def _root(text: str, header: Header) -> Binding:
     try:
         known = public_key_in(path.read_bytes()) if path.is_file() else decode_base64url(text)
     except ValueError as error:
-        raise Failure(f"--root {text} is neither a key file nor a public key in base64url: {error}") from error
+        raise click.UsageError(f"--root {text} is neither a key file nor a public key in base64url: {error}") from error
     if encode_base64url(known) != header.root.public_key:
         raise BundleFault(f"the bundle goes back to root key {header.root.public_key}, not to the one given by --root")
     return msgspec.structs.replace(header.root, validity_history=())

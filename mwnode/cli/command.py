@@ -14,7 +14,7 @@ from mwnode.cli.draft import GROUP_KINDS, ITEM_KINDS, NEW_MISSIONS, About, draft
 from mwnode.cli.exits import Failure
 from mwnode.cli.explain import refused
 from mwnode.cli.missions import find_mission, membership_epoch
-from mwnode.cli.output import emit
+from mwnode.cli.output import emit, plain_line
 from mwnode.cli.reach import reach
 from mwnode.cli.target import Target, at_node
 from mwnode.narrative import Narrator
@@ -41,7 +41,7 @@ def send(target: Target, file: str) -> None:
         except MissionWeaveError as error:
             raise Failure(refused(error, by_hand=True)) from error
     narrator = Narrator()
-    emit(target.as_json, answer, [narrator.tell(event) for event in answer["events"]])
+    emit(target.as_json, answer, [plain_line(narrator.tell(event)) for event in answer["events"]])
 
 
 @command.command()

@@ -57,8 +57,14 @@ def _limits(given: tuple[str, ...], currency: str | None) -> dict[str, Any]:
     try:
         msgspec.convert(budget, Budget)
     except msgspec.ValidationError as error:
-        raise click.UsageError(f"no budget: {error}") from None
+        raise click.UsageError(f"no budget: {_plain(error)}") from None
     return budget
+
+
+def _plain(error: msgspec.ValidationError) -> str:
+    """What is wrong with a budget, in words that name the limit."""
+    text, _, path = str(error).partition(" - at `$.")
+    return f"{path.rstrip('`')} takes a whole number of at least 0" if "`int`" in text and path else text
 
 
 def consent_options(command: F) -> F:
@@ -336,7 +342,7 @@ def budget(target: Target, name: str, limits: tuple[str, ...], currency: str | N
 
 @click.command()
 @click.argument("name", metavar="ID")
-@click.argument("level", type=click.Choice(get_args(Priority)))
+@click.argument("level", metavar="LEVEL", type=click.Choice(get_args(Priority)))
 @click.option("--reason", default="as its MissionOwner says", show_default=True)
 @at_node
 def priority(target: Target, name: str, level: str, reason: str) -> None:

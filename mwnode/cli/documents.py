@@ -14,7 +14,7 @@ import msgspec
 from mwnode.cli.exits import Failure
 from mwnode.cli.output import emit, facts
 from mwnode.cli.reach import at, reach
-from mwnode.cli.target import Target, at_home, at_node, read_key
+from mwnode.cli.target import NEW_FILE, Target, at_home, at_node, read_key
 from mwnode.protocol import frames, jcs, schemas, strict_json
 from mwnode.protocol.documents import SIGNED_DOCUMENTS, DocumentKind
 from mwnode.protocol.errors import UnsupportedVersion
@@ -54,10 +54,10 @@ def _camel(name: str) -> str:
 
 
 @click.command()
-@click.argument("kind", type=_SIGNED)
+@click.argument("kind", metavar="KIND", type=_SIGNED)
 @click.argument("file", metavar="FILE|-")
 @click.option("--key", "key_file", required=True, type=click.Path(path_type=Path), help="The key file to sign with.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
+@click.option("--output", "-o", type=NEW_FILE, metavar="FILE", help="Default: standard output.")
 @at_home
 def sign(target: Target, kind: DocumentKind, file: str, key_file: Path, output: Path | None) -> None:
     """Sign the document in FILE and print it in canonical form; a signature in it is replaced.
@@ -113,7 +113,7 @@ def _signed(mapping: dict[str, Any], kind: DocumentKind, key: keys.SigningKey) -
 
 
 @click.command()
-@click.argument("kind", type=_ANY)
+@click.argument("kind", metavar="KIND", type=_ANY)
 @click.argument("file", metavar="FILE|-")
 @click.option(
     "--registry", "registry_file", type=click.Path(path_type=Path), help="Registry evidence to check against."

@@ -7,7 +7,7 @@ import click
 from mwnode.cli.exits import Failure
 from mwnode.cli.follow import follow
 from mwnode.cli.missions import events_of, find_mission
-from mwnode.cli.output import line
+from mwnode.cli.output import line, plain_line
 from mwnode.cli.reach import reach
 from mwnode.cli.target import Target, at_node
 from mwnode.cli.where import is_served, nobody_serves
@@ -30,4 +30,4 @@ def events(target: Target, group: str, after: int, following: bool) -> None:
         group_id = find_mission(node, group)["mission"]["groupId"]
         source = follow(node, group_id, after=after) if following else events_of(node, group_id, after)
         for event in source:
-            line(event) if target.as_json else click.echo(narrator.tell(event))
+            line(event) if target.as_json else click.echo(plain_line(narrator.tell(event)))

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import click
 
+from mwnode.cli.output import plain_line
+
 REFUSED = 1
 WRONG_USAGE = 2
 INTERRUPTED = 128 + signal.SIGINT
@@ -22,13 +24,16 @@ class Failure(Exception):
 def run(command: click.Command, arguments: Sequence[str] | None) -> int:
     """Run a command to its exit status. A person never sees a traceback for a mistake or an ordinary misfortune."""
     try:
-        status = command.main(arguments, standalone_mode=False)
+        status = command.main(arguments, prog_name="mwnode", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)  # the help is the message: its lines stay lines
         return WRONG_USAGE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "mwnode"
-        return _say(f"{path}: {error.format_message()} (see `{path} --help`)", WRONG_USAGE)
+        # click calls the type of a bounded number a range, which a value never is.
+        told = error.format_message().replace(" is not a valid integer range", " is not a whole number")
+        told = told.replace(" is not a valid float range", " is not a number")
+        return _say(f"{path}: {told} (see `{path} --help`)", WRONG_USAGE)
     except click.ClickException as error:
         return _say(f"mwnode: {error.format_message()}", REFUSED)
     except (click.Abort, KeyboardInterrupt):
@@ -47,5 +52,6 @@ def run(command: click.Command, arguments: Sequence[str] | None) -> int:
 
 
 def _say(line: str, status: int) -> int:
-    click.echo(" ".join(line.split()), err=True)
+    # A refusal may quote what somebody else wrote.
+    click.echo(plain_line(" ".join(line.split())), err=True)
     return status

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mwnode.cli.exits import Failure
-from mwnode.client.errors import ClientError
+from mwnode.client.errors import ClientError, NotTrusted, Unreachable
 from mwnode.home import HomeError
 from mwnode.protocol.errors import ErrorCode, MissionWeaveError
 from mwnode.store.errors import StoreError
@@ -13,6 +13,8 @@ def explain(error: Exception) -> str | None:
     """The line for an error that can happen to anybody; None for one that should not happen at all."""
     if isinstance(error, MissionWeaveError):
         return refused(error)
+    if isinstance(error, Unreachable) and not isinstance(error, NotTrusted):
+        return f"{error}; does a node serve there? `mwnode serve` prints its address"
     if isinstance(error, (Failure, HomeError, ClientError, StoreError)):
         return str(error)
     if isinstance(error, OSError):

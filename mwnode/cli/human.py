@@ -6,7 +6,16 @@ import click
 
 from mwnode.cli.exits import Failure
 from mwnode.cli.output import emit, facts
-from mwnode.cli.principals import bind, given_key, identifier, kept_key, key_options, take_back, valid_from
+from mwnode.cli.principals import (
+    bind,
+    given_key,
+    identifier,
+    kept_key,
+    key_options,
+    organization_key,
+    take_back,
+    valid_from,
+)
 from mwnode.cli.reach import reach
 from mwnode.cli.target import Target, at_node
 from mwnode.protocol.documents import Actor
@@ -27,7 +36,7 @@ def add(target: Target, name: str, human_id: str | None, key_id: str | None, pub
     """Register a person: make a key, or take the given public one."""
     given = given_key(name, key_id, public_key)
     actor = Actor(type="human", id=human_id or identifier("human", name))
-    organization = target.key("organization")
+    organization = organization_key(target, "registering")
     with reach(target, organization) as node:
         key = given or kept_key(target, name, actor)
         try:

@@ -12,7 +12,16 @@ from mwnode.cli.compose import ENTROPY, now
 from mwnode.cli.exits import Failure
 from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.output import emit, facts, table
-from mwnode.cli.principals import KEY_RESTRICT, bind, given_key, kept_key, key_options, take_back, valid_from
+from mwnode.cli.principals import (
+    KEY_RESTRICT,
+    bind,
+    given_key,
+    kept_key,
+    key_options,
+    organization_key,
+    take_back,
+    valid_from,
+)
 from mwnode.cli.reach import at, reach
 from mwnode.cli.target import Target, at_home, at_node, new_passphrase
 from mwnode.home import seal_key
@@ -34,7 +43,7 @@ def key() -> None:
 def add(target: Target, name: str, principal: str, key_id: str | None, public_key: str | None) -> None:
     """Bind a further key to a Principal: a new one kept as keys/NAME.key, or the given public one."""
     actor, given = _principal(principal), given_key(name, key_id, public_key)
-    organization = target.key("organization")
+    organization = organization_key(target, "binding and revoking keys")
     with reach(target, organization) as node:
         made = given or kept_key(target, name, actor)
         try:
@@ -73,7 +82,7 @@ def revoke(target: Target, key_id: str, valid_until: str | None, yes: bool) -> N
         except ValueError as error:
             raise click.UsageError(f"--valid-until: {error}") from error
     change = {"validUntil": valid_until} if valid_until else {"revokedAt": now().text()}
-    organization = target.key("organization")
+    organization = organization_key(target, "binding and revoking keys")
     with reach(target, organization) as node:
         known = [Candidate(one["keyId"]) for one in node.get(at("registry"))["bindings"]]
         key_id = pick("key", key_id, known, "mwnode key list", whole=True)

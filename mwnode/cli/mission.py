@@ -25,7 +25,7 @@ from mwnode.cli.missions import (
 from mwnode.cli.output import emit, facts, line, plain_line, table
 from mwnode.cli.overriding import override
 from mwnode.cli.plans import read_plan
-from mwnode.cli.principals import find_agent, human_key, identifier
+from mwnode.cli.principals import find_agent, human_key, identifier, organization_key
 from mwnode.cli.reach import reach
 from mwnode.cli.submissions import Submission, mission_shown, submission_of
 from mwnode.cli.target import Target, at_node
@@ -138,7 +138,7 @@ def watch(target: Target, name: str, until: str | None) -> None:
         view = find_mission(node, name)
         group_id = view["mission"]["groupId"]
         for event in follow(node, group_id, after=0) if alive else events_of(node, group_id):
-            line(event) if target.as_json else click.echo(narrator.tell(event))
+            line(event) if target.as_json else click.echo(plain_line(narrator.tell(event)))
             if event["kind"].startswith("mission."):
                 state = event["payload"]["state"]
             if state in TERMINAL or (state == until and event["sequence"] >= view["headSequence"]):
@@ -265,7 +265,7 @@ def replace_coordinator(target: Target, name: str, agent: str) -> None:
 @at_node
 def archive(target: Target, name: str) -> None:
     """Archive the Group of an ended Mission under its signed snapshot, as the Organization. It stays readable."""
-    with reach(target, target.key("organization")) as node:
+    with reach(target, organization_key(target, "archiving")) as node:
         view = find_mission(node, name)
         events = archive_group(node, view)
     made = next(event["payload"] for event in events if event["kind"] == "group.snapshot.created")

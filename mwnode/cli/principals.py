@@ -61,6 +61,18 @@ def human_key(target: Target, doing: str) -> SigningKey:
     return key
 
 
+def organization_key(target: Target, doing: str) -> SigningKey:
+    """The key to act with where only the Organization may: HOME's, or --key; Failure for anybody else's."""
+    key = target.key("organization")
+    if key.principal.type != "service":
+        path = target.key_option or target.home.key_path("organization")
+        raise Failure(
+            f"{doing} needs the Organization's key, and {path} is the key of {key.principal.type} {key.principal.id}: "
+            "leave --key out to act with HOME's keys/organization.key, or give that file from wherever it is kept"
+        )
+    return key
+
+
 def find_agent(node: Reach, name: str, likely: str | None = None, *, whole: bool = False) -> str:
     """The registered Agent that a name, an identifier or a part of one means; ``likely`` is tried first.
 
@@ -100,7 +112,7 @@ def given_key(name: str, key_id: str | None, public_key: str | None) -> PublicKe
     try:
         raw = decode_base64url(public_key)
     except ValueError as error:
-        raise click.UsageError(f"--public-key is not base64url without padding: {error}") from None
+        raise click.UsageError(f"--public-key {public_key!r} is not base64url without padding") from error
     if len(raw) != KEY_BYTES:
         raise click.UsageError(f"--public-key holds {len(raw)} bytes; an Ed25519 public key has {KEY_BYTES}")
     made = f"urn:mwnode:key:{name}:{sha256(raw).hexdigest()[:16]}"

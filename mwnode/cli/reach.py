@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from mwnode.cli.exits import Failure
 from mwnode.cli.keyless import Reading, is_keyless
 from mwnode.cli.target import Target
 from mwnode.client.derivations import Direction, Provenances
@@ -44,6 +45,8 @@ class Reach(Protocol):
 @contextmanager
 def reach(target: Target, key: SigningKey) -> Iterator[Reach]:
     """Reach the node that a command means, acting as the key's Principal."""
+    if target.url is None:
+        _check_organization(target, key)
     served = target.home.served() if target.url is None else None
     if target.url is not None:
         with HttpClient(target.url, key, target.ca) as client:
@@ -56,6 +59,16 @@ def reach(target: Target, key: SigningKey) -> Iterator[Reach]:
         opened = importlib.import_module("mwnode.cli.embedded").embedded(target.home)
         with opened as http, HttpClient(http, key) as client:
             yield Reading(client, target.home) if is_keyless(target.home) else client
+
+
+def _check_organization(target: Target, key: SigningKey) -> None:
+    """A key of another Organization can do nothing here, and no signature of it would say why."""
+    home = target.home
+    if key.organization_id and key.organization_id != home.organization_id:
+        raise Failure(
+            f"the key of {key.principal.id} belongs to Organization {key.organization_id}, and {home.path} to "
+            f"{home.organization_id}: give a key of this one by --key, or the other HOME by --home"
+        )
 
 
 def found(node: Reach, path: str, **query: Any) -> dict[str, Any] | None:

@@ -68,9 +68,9 @@ def serve(
     """
     log_to(sys.stderr, log_form)
     raise_file_limit()
-    path = target.home_path
+    path, spelled = target.home_path, [_spelled(text) for text in workers]
     home = open_home(path) if (path / "mwnode.toml").exists() else _found(path)
-    wanted = [_inside(home, text) for text in workers]
+    wanted = [_inside(home, name, command) for name, command in spelled]
     check(wanted)
     opened = partial(Node.open, home.path, new_store=new_store, new_keys=new_keys)
     with home.claim() as announcement, opened() as node:
@@ -79,11 +79,16 @@ def serve(
         asyncio.run(_serve(target, home, node, announcement, where, port, plaintext, inside))
 
 
-def _inside(home: Home, text: str) -> Inside:
-    """The Worker that KEY=CMD spells."""
+def _spelled(text: str) -> tuple[str, str]:
+    """The two halves of KEY=CMD."""
     name, separator, command = text.partition("=")
     if not (name and separator and command.strip()):
-        raise Failure(f"--worker {text!r} is not KEY=CMD, such as builder='python build.py'")
+        raise click.UsageError(f"--worker {text!r} is not KEY=CMD, such as builder='python build.py'")
+    return name, command
+
+
+def _inside(home: Home, name: str, command: str) -> Inside:
+    """The Worker of a key, by its file or its name in HOME."""
     path = Path(name)
     if not path.exists():
         path = home.key_path(name)

@@ -11,7 +11,7 @@ import click
 from mwnode.cli.exits import REFUSED, Failure
 from mwnode.cli.output import emit, facts
 from mwnode.cli.progress import progress
-from mwnode.cli.target import Target, at_home
+from mwnode.cli.target import NEW_FILE, Target, at_home
 from mwnode.home import Home
 from mwnode.store import carry
 from mwnode.store.apart import verify_apart
@@ -29,7 +29,7 @@ from mwnode.system import SystemClock
 @click.option("--jobs", type=click.IntRange(1, 256), metavar="N", help="Processes to use; all cores unless given.")
 @click.option(
     "--resume",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     metavar="STATE",
     help="Keep in this file how far the check came, and go on from there after an interruption.",
 )

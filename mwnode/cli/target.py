@@ -14,6 +14,8 @@ from typing import Any, Literal, TypeVar
 import click
 
 from mwnode.cli.exits import Failure
+from mwnode.client.address import parse_address
+from mwnode.client.errors import ClientError
 from mwnode.home import Home, find_home, load_key, open_home
 from mwnode.trust.keys import SigningKey
 
@@ -155,10 +157,39 @@ def at_node(command: F) -> F:
     return _with_options(command, _URL, _CA, _KEY, _HOME, _JSON)
 
 
+class NewFile(click.Path):
+    """A file to write: its directory is there, and it is no directory itself."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        path = super().convert(value, param, ctx)
+        directory = Path(os.fsdecode(path)).absolute().parent
+        if not directory.is_dir():
+            self.fail(f"there is no directory {directory}: make it first, or choose another place", param, ctx)
+        return path
+
+
+def _address(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """The value of --url, where it is the address of a node."""
+    if value is not None:
+        try:
+            parse_address(value)
+        except ClientError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+    return value
+
+
+NEW_FILE = NewFile()
 _FILE = click.Path(path_type=Path)
 _HOME = click.option("--home", type=_FILE, metavar="HOME", help="Default: $MWNODE_HOME, else ./mwnode-home.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_URL = click.option("--url", metavar="URL", help="A node elsewhere: https://HOST:PORT. Default: the one at HOME.")
+_URL = click.option(
+    "--url", callback=_address, metavar="URL", help="A node elsewhere: https://HOST:PORT. Default: the one at HOME."
+)
 _CA = click.option("--ca", type=_FILE, metavar="FILE", help="The CA that vouches for the node.")
 _KEY = click.option("--key", type=_FILE, metavar="FILE", help="The key file to act with.")
 

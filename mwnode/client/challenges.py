@@ -59,6 +59,11 @@ def _checked(challenge: str, expected: dict[str, Any], *free: str) -> bytes:
     if not isinstance(transcript, dict) or set(transcript) != names or canonical != data:
         raise ChallengeRefused("the server's challenge is not the transcript of a handshake; nothing was signed")
     for name, value in expected.items():
+        if transcript[name] != value and name == "audience":
+            raise ChallengeRefused(
+                f"this node is of Organization {transcript[name]}, and the key of {value}: nothing was signed; use the "
+                "node's own key, or the key's own node"
+            )
         if transcript[name] != value:
             raise ChallengeRefused(f"the server's challenge carries another {name} than ours; nothing was signed")
     for name in (*free, "challengeId", "expiresAt"):

@@ -59,13 +59,19 @@ def trim_group(write: Callable[[Callable[[LmdbWriting], Any]], Any], group_id: s
 
 
 def find_group(view: LmdbReading, named: str) -> str:
-    """The Group of an identifier, or of an unmistakable part of its own or its Mission's. NotTrimmed otherwise."""
+    """The Group of an identifier, of an unmistakable part of its own or its Mission's, or of its Mission's whole title.
+
+    NotTrimmed otherwise.
+    """
     if view.get(GROUPS, named) is not None:
         return named
     groups = [row.group for row in view.each(GROUPS)]
     found = [group.group_id for group in groups if named in group.group_id or named in group.mission_id]
+    if not found:
+        found = [row.mission.group_id for row in view.each(MISSIONS) if row.title == named]
     if len(found) != 1:
-        raise NotTrimmed(f"{named!r} is in the identifiers of {len(found)} Groups: name one, see `mwnode mission list`")
+        means = f"means {len(found)} Groups" if found else "is the name of no Group here"
+        raise NotTrimmed(f"{named!r} {means}: name one, see `mwnode mission list`")
     return found[0]
 
 

@@ -111,7 +111,7 @@ def load(data: bytes, passphrase: bytes | None = None) -> SigningKey:
     except (JsonFault, SchemaFault) as fault:
         # The fault of a JSON text may quote what it found; a key file's text is never quoted.
         where = fault.path if isinstance(fault, SchemaFault) else fault.reason
-        raise KeyFault(f"this is not a key file of mwnode ({where})") from None
+        raise KeyFault(f"this is not a key file of mwnode{f' ({where})' if where else ''}") from None
     seed = _open(file, passphrase) if file.seed is UNSET else _decode(file.seed, "seed")
     if len(seed) != SEED_BYTES:
         raise KeyFault("the key file's seed has not 32 bytes")
