@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from mwnode.store.errors import StoreFull
 from mwnode.store.verify import verify
 from mwnode.testing import Harness, ManualClock, MissionHandle
 from tests.cli.support import cli
+from tests.crash.disks import small_disk
 from tests.patience import PATIENCE_SECONDS
 from tests.store.archives import archived, say
 
@@ -32,17 +32,8 @@ SENDERS = 4
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 16 MiB in memory."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("this system has no mount command")
-    if mounted.returncode:
-        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with small_disk(tmp_path / "disk", 16) as place:
+        yield place
 
 
 class Load:

@@ -13,7 +13,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import lmdb
 import pytest
 
 from mwnode.protocol.limits import Limits
@@ -456,6 +458,37 @@ def test_an_interrupted_transaction_does_not_block_the_next(store: LmdbStore) ->
         store.write(interrupted)
     append(store, 1, 1)
     assert head(store) == 1
+
+
+class Panicking:
+    """The environment after a write of its root failed: nobody can write until it is opened anew."""
+
+    def __init__(self, env: lmdb.Environment) -> None:
+        self._env = env
+
+    def begin(self, *arguments: Any, write: bool = False, **options: Any) -> Any:
+        if write:
+            raise lmdb.PanicError("mdb_txn_begin")
+        return self._env.begin(*arguments, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+
+def test_a_root_that_could_not_be_written_costs_one_batch_and_no_restart(store: LmdbStore, path: Path) -> None:
+    append(store, 1, 5)
+    store.file.lmdb = Panicking(store.file.lmdb)  # type: ignore[assignment]
+    with pytest.raises(StoreUnavailable, match="opened anew; send it again"):
+        append(store, 6, 6)
+    assert head(store) == 5
+    append(store, 6, 6)
+    assert head(store) == 6
+    with pytest.raises(StoreBusy):
+        LmdbStore.open(path)
+    store.close()
+    again = LmdbStore.open(path)
+    assert head(again) == 6
+    again.close()
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["when asked", "by the writer itself"])
