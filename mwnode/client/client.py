@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -42,6 +42,7 @@ from mwnode.client.orders import Order, Orders
 from mwnode.client.restore import SNAPSHOT_ATTEMPTS, Restored, check_made, check_snapshot, check_state
 from mwnode.client.succession import Succession
 from mwnode.client.transports import Dial, websocket_dialer
+from mwnode.home import load_key
 from mwnode.protocol.documents import Event, PresenceRecord
 from mwnode.protocol.errors import AuthStaleSession, ErrorCode, GroupNotFound, MissionWeaveError
 from mwnode.protocol.frames import AttentionFilter
@@ -125,7 +126,7 @@ class Client:
     async def connect(
         cls,
         url: str,
-        key: SigningKey,
+        key: SigningKey | Path | str,
         ca: Path | str | None = None,
         *,
         patient: bool = False,
@@ -136,12 +137,15 @@ class Client:
     ) -> Client:
         """Connect and authenticate.
 
-        ``cursors`` is a file that ``follow`` and ``done`` keep this Agent's place in each Group in.
+        ``key`` is the Agent's, or the path of its key file (HomeError when that is no readable, open one). ``cursors`` is
+        a file that ``follow`` and ``done`` keep this Agent's place in each Group in.
 
         ``patient`` keeps trying when the node cannot be reached yet; without it ``Unreachable`` is raised at once.
         Raises the ``MissionWeaveError`` of a refused handshake, ChallengeRefused. Once connected, a lost link is
         mended for ever, until ``close`` or until the node says that this Agent may not connect.
         """
+        if not isinstance(key, SigningKey):
+            key = load_key(Path(key))
         http = HttpClient(url, key, ca, clock=clock, entropy=entropy)
 
         async def registry() -> Registry:
@@ -253,13 +257,24 @@ class Client:
     # --- Events ---
 
     async def subscribe(
-        self, positions: Mapping[str, int], attention: AttentionFilter | None = None, *, caught_up: bool = False
+        self,
+        groups: Mapping[str, int] | Iterable[str],
+        attention: AttentionFilter | None = None,
+        *,
+        caught_up: bool = False,
     ) -> None:
-        """Follow Groups: everything above each position, in order, now and after every reconnection.
+        """Follow Groups: everything above each one's position, in order, now and after every reconnection.
 
-        ``attention`` narrows what arrives live, never the replay (R-17.2-01). With ``caught_up`` this returns when
-        all that exists now has been delivered, and raises what the node answered for a Group that it refused.
+        ``groups`` gives the position of each Group by its ID; Groups that are only listed are followed from their first
+        visible Event on. ``attention`` narrows what arrives live, never the replay (R-17.2-01). With ``caught_up`` this
+        returns when all that exists now has been delivered, and raises what the node answered for a Group that it
+        refused. TypeError for a bare string.
         """
+        if isinstance(groups, str):
+            raise TypeError(
+                "groups is a mapping of Group IDs to positions, or several Group IDs: put this one in a list"
+            )
+        positions = dict(groups) if isinstance(groups, Mapping) else dict.fromkeys(groups, 0)
         loop = asyncio.get_running_loop()
         for group_id in positions:
             known = self._caught_up.get(group_id)
@@ -268,7 +283,7 @@ class Client:
                 # Nobody has to wait for it, so an exception in it is nobody's fault.
                 known.add_done_callback(lambda done: done.cancelled() or done.exception())
         waits = [self._caught_up[group_id] for group_id in positions]
-        self._engine.subscribe(dict(positions), attention)
+        self._engine.subscribe(positions, attention)
         self._link.wake()
         if caught_up:
             for wait in waits:

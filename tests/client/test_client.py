@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from mwnode.client import Client, ClientError, ConnectionLost, Unreachable, link
 from mwnode.client.commands import signed_command
 from mwnode.client.errors import ChallengeRefused, Untrusted
 from mwnode.client.transports import websocket_dialer
+from mwnode.home import HomeError
 from mwnode.protocol.documents import Event
 from mwnode.protocol.errors import (
     AuthForbidden,
@@ -23,7 +25,9 @@ from mwnode.protocol.errors import (
     RateLimited,
 )
 from mwnode.protocol.frames import AttentionFilter
+from mwnode.system import OsEntropy
 from mwnode.testing import MissionHandle, Participant, flip_base64url
+from mwnode.trust import keys
 from mwnode.trust.registry import Registry
 from tests.client.links import Cut
 from tests.gateway.conftest import Served
@@ -113,6 +117,28 @@ async def test_caught_up_means_that_everything_has_come(served: Served) -> None:
     client = await served.client(served.harness.coordinator)
     await client.subscribe({mission.group_id: 0}, caught_up=True)
     assert client.position(mission.group_id) == 21
+
+
+async def test_groups_that_are_only_listed_are_followed_from_their_first_event(served: Served) -> None:
+    mission = served.harness.mission()
+    client = await served.client(served.harness.coordinator)
+    await client.subscribe([mission.group_id], caught_up=True)
+    assert client.position(mission.group_id) == 1
+    with pytest.raises(TypeError, match="put this one in a list"):
+        await client.subscribe(mission.group_id)
+
+
+async def test_a_key_file_is_as_good_as_its_key(served: Served, tmp_path: Path) -> None:
+    coordinator = served.harness.coordinator
+    path = tmp_path / "coordinator.key"
+    path.write_bytes(keys.dump(coordinator.key))
+    for named in (path, str(path)):
+        async with await Client.connect(served.server.url, named, clock=served.harness.clock) as client:
+            assert client.key.key_id == coordinator.key.key_id
+    path.write_bytes(keys.dump(coordinator.key, b"a passphrase", entropy=OsEntropy(), operations=1, memory_bytes=8192))
+    for unusable in (path, tmp_path / "absent.key"):
+        with pytest.raises(HomeError):
+            await Client.connect(served.server.url, unusable)
 
 
 @pytest.mark.req("R-19-15")
