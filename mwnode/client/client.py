@@ -137,8 +137,8 @@ class Client:
     ) -> Client:
         """Connect and authenticate.
 
-        ``key`` is the Agent's, or the path of its key file (HomeError when that is no readable, open one). ``cursors`` is
-        a file that ``follow`` and ``done`` keep this Agent's place in each Group in.
+        ``key`` is the Agent's, or the path of its key file (HomeError when that is no open one). ``cursors`` is a
+        file that ``follow`` and ``done`` keep this Agent's place in each Group in.
 
         ``patient`` keeps trying when the node cannot be reached yet; without it ``Unreachable`` is raised at once.
         Raises the ``MissionWeaveError`` of a refused handshake, ChallengeRefused. Once connected, a lost link is
