@@ -331,10 +331,15 @@ def _check_extensions(case: Case, mission_row: MissionRow | None) -> None:
     for uri, extension in command.extensions.items():
         if uri == CORE_EXTENSION or (uri == OFFLINE_EXTENSION and extension.version.split(".")[0] == "0"):
             continue
-        profile = case.view.get(PROFILES, f"{uri} {extension.version}")
-        critical = extension.critical or (profile is not None and profile.profile.critical)
-        major = int(extension.version.split(".", 1)[0])
-        known = profile is not None and PinnedProfile(profile_uri=uri, major_version=major) in pinned
+        major = extension.version.split(".", 1)[0]
+        # A Group pins major versions: whatever is registered of one stands for all of it.
+        registered = [
+            row.profile
+            for row in case.view.all(PROFILES)
+            if row.profile.profile_uri == uri and row.profile.version.split(".", 1)[0] == major
+        ]
+        critical = extension.critical or any(profile.critical for profile in registered)
+        known = bool(registered) and PinnedProfile(profile_uri=uri, major_version=int(major)) in pinned
         if critical and not known:
             refuse(
                 ErrorCode.UNKNOWN_CRITICAL_EXTENSION,

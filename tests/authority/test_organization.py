@@ -462,6 +462,12 @@ def test_a_group_pins_the_major_versions_of_critical_profiles() -> None:
     decision = stage.ok(stage.owner, "message.post", words, groupId=group, extensions=extension())
     assert decision.facts[0].extensions is not None
     assert structs.asdict(decision.facts[0].extensions["urn:example:profile:survey"])["data"] == {"n": [1, "two"]}
+    for version in ("1.0.1", "1.9.0"):  # nobody registered these, but their major version
+        words["messageId"] = f"urn:x:m:{version}"
+        stage.ok(stage.owner, "message.post", words, groupId=group, extensions=extension(version, critical=True))
+        elsewhere = {**words, "conversationId": f"{GROUP}:mission"}
+        refusal = stage.refused(stage.owner, "message.post", elsewhere, extensions=extension(version))
+        assert refusal.code is ErrorCode.UNKNOWN_CRITICAL_EXTENSION
     stage.ok(stage.organization, PROFILE, profile(stage, version="2.0.0"))
     words["messageId"] = "urn:x:m:3"
     refusal = stage.refused(stage.owner, "message.post", words, groupId=group, extensions=extension("2.0.0"))
