@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from threading import Condition, Thread
@@ -32,6 +33,10 @@ HELPED_MIN: Final = 16
 """Commands in a chunk that is worth another process's while."""
 HELPER_IDLE_SECONDS: Final = 30.0
 """How long a helper without work is kept."""
+HELPER_PAUSE_SECONDS, HELPER_PAUSE_MAX_SECONDS = 1.0, 300.0
+"""How long after one has failed another one is started: at first, and at most."""
+HELPER_GOOD_SECONDS = 60.0
+"""A helper that lasted so long failed for a reason of its own."""
 LONE_BYTES_MAX: Final = 16 * 1024
 """Bytes of a Command that its bringer verifies: a large one would keep an event loop from everybody else."""
 
@@ -92,6 +97,9 @@ class Verifier:
         """Whether somebody verifies in its place."""
         self._helped = helper_wanted() if helped is None else helped
         self._helper: EquationHelper | None = None
+        self._started: float | None = None
+        """When the present helper was started, monotonic seconds; so are the others."""
+        self._next_try, self._pause = 0.0, HELPER_PAUSE_SECONDS
         self._thread: Thread | None = None
         if on_work is None:
             self._thread = Thread(target=self._run, name="mwnode-verifier", daemon=True)
@@ -220,14 +228,24 @@ class Verifier:
     def _ready_helper(self) -> EquationHelper | None:
         """The helper, once it has started; the first who asks has it started."""
         if self._helper is not None and self._helper.gone:
-            self._helper, self._helped = None, False
-        if self._helper is None and self._helped:
+            self._try_later()
+        if self._helper is None and self._helped and time.monotonic() >= self._next_try:
             try:
                 self._helper = EquationHelper()
             except OSError as error:
-                self._helped = False
-                logger.warning("no helper can be started (%s); signatures are checked on a thread", error)
+                self._try_later()
+                logger.warning("no helper can be started (%s); signatures are checked on a thread meanwhile", error)
+            else:
+                self._started = time.monotonic()
         return self._helper if self._helper is not None and self._helper.ready else None
+
+    def _try_later(self) -> None:
+        """It failed: another one is started after a pause that grows while they fail soon."""
+        now = time.monotonic()
+        if self._started is not None and now - self._started >= HELPER_GOOD_SECONDS:
+            self._pause = HELPER_PAUSE_SECONDS
+        self._helper, self._started, self._next_try = None, None, now + self._pause
+        self._pause = min(2 * self._pause, HELPER_PAUSE_MAX_SECONDS)
 
     def _end_helper(self) -> None:
         helper, self._helper = self._helper, None

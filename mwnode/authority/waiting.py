@@ -398,11 +398,15 @@ def _nobody(view: View, row: MissionRow, item: WorkItemRow) -> Iterator[Reason]:
     ]
     has = f"which {', '.join(able)} can do" if able else "which no Agent has that may be offered it"
     yield Reason(f"it needs {wanted}, {has}", None, None, "R-10.3-03")
-    newest = {offer.agent_id: offer for offer in (item.item.offers if item.item.offers is not UNSET else ())}
+    offers = item.item.offers if item.item.offers is not UNSET else ()
+    newest = {offer.agent_id: offer for offer in offers}
     for offer in newest.values():
         if offer.status == "declined":
             reason = "" if offer.decline_reason is UNSET else f": {offer.decline_reason}"
-            yield Reason(f"{offer.agent_id} declined it{reason}", None, None, "R-10.3-09")
+            mine = [one for one in offers if one.agent_id == offer.agent_id]
+            times = sum(one.status == "declined" for one in mine)
+            often = f" {times} times, last" if times > 1 else ""
+            yield Reason(f"{offer.agent_id} declined it{often}{reason}", None, None, "R-10.3-09")
 
 
 def _expected(wait: Wait) -> Reason:

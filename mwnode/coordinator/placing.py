@@ -27,7 +27,9 @@ MEMBERSHIP_MARGIN_SECONDS = 60
 ABSENT_SECONDS = 10.0
 """So long a present candidate is waited for before an absent one is offered the work."""
 DECLINED_SECONDS = 30.0
-"""After a decline for a passing reason the same Agent is asked again so many seconds later."""
+"""After the first decline for a passing reason the same Agent is asked again so many seconds later."""
+OFTEN = 3
+"""Declines in a row after which the MissionOwner is told."""
 LASTING_SECONDS = 900.0
 """After any other decline it is asked again so late, unless its Agent Card changes first."""
 PASSING_DECLINES = frozenset({"capacity", "deadline", "budget", "dependency"})
@@ -174,22 +176,32 @@ class Placing:
         ]
         people = {one.card.agent_id: one for one in self.engine.people}
         for agent_id, offer in _newest(view).items():
-            if offer.status == "declined" and self._still_declined(offer, people.get(agent_id)):
+            if offer.status == "declined" and self._still_declined(view, offer, people.get(agent_id)):
                 excluded.append(agent_id)
         return excluded
 
-    def _still_declined(self, offer: Offer, candidate: Candidate | None) -> bool:
+    def _still_declined(self, view: WorkView, offer: Offer, candidate: Candidate | None) -> bool:
         """Whether a decline still stands. No answer is for ever: a new Agent Card may say otherwise, room comes back,
-        and after a while the Agent is asked again whatever it was."""
+        and after a while the Agent is asked again whatever it was. The pauses double with each decline in a row."""
         clock = self.engine.clock
         monotonic, seen_at = self._declined.setdefault(offer.offer_id, (clock.monotonic(), clock.now()))
         if candidate is not None and candidate.card.card_version != offer.agent_card_version:
             return False
+        times = _declines(view, offer.agent_id)
         presence = None if candidate is None else candidate.presence
-        if offer.decline_reason == "capacity" and presence is not None and presence.capacity.available_slots > 0:
+        first = offer.decline_reason == "capacity" and times == 1
+        if first and presence is not None and presence.capacity.available_slots > 0:
             return parse(presence.last_heartbeat) <= seen_at
-        waited = clock.monotonic() - monotonic
-        return waited < (DECLINED_SECONDS if offer.decline_reason in PASSING_DECLINES else LASTING_SECONDS)
+        if offer.decline_reason not in PASSING_DECLINES:
+            return clock.monotonic() - monotonic < LASTING_SECONDS
+        pause = min(DECLINED_SECONDS * 2.0 ** (times - 1), LASTING_SECONDS)
+        if times >= OFTEN:
+            self.engine.say(
+                f"declines {view.work_item_id} {offer.agent_id}",
+                f"{offer.agent_id} keeps declining {view.item.contract.goal!r} ({offer.decline_reason}): "
+                f"it is asked again after pauses of up to {LASTING_SECONDS:.0f} seconds.",
+            )
+        return clock.monotonic() - monotonic < pause
 
     def _present_first(self, view: WorkView, ranked: list[Ranked], now: Instant) -> list[Ranked]:
         """Present candidates; absent ones only after somebody was waited for in vain."""
@@ -323,6 +335,15 @@ def _newest(view: WorkView) -> dict[str, Offer]:
     """Each Agent's newest offer of the WorkItem."""
     offers = () if view.item.offers is UNSET else view.item.offers
     return {offer.agent_id: offer for offer in offers}
+
+
+def _declines(view: WorkView, agent_id: str) -> int:
+    """How often in a row the Agent has declined the WorkItem, up to now."""
+    times = 0
+    for offer in () if view.item.offers is UNSET else view.item.offers:
+        if offer.agent_id == agent_id and offer.status in ("declined", "accepted"):
+            times = times + 1 if offer.status == "declined" else 0
+    return times
 
 
 def _open(offer: Offer, now: Instant) -> bool:

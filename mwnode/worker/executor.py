@@ -330,5 +330,5 @@ class HandlerExecutor:
             return Exit(-signal.SIGTERM, spent, 0.0)
         error = work.exception()
         if error is not None:
-            return Exit(1, spent, 0.0, tail=f"{type(error).__name__}: {error}"[:TAIL_CHARACTERS])
+            return Exit(1, spent, 0.0, tail=slot.words(f"{type(error).__name__}: {error}")[:TAIL_CHARACTERS])
         return Exit(work.result() or 0, spent, 0.0)

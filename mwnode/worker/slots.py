@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from mwnode.files import write_whole
 from mwnode.protocol.documents import Deliverable, WorkContract
 from mwnode.worker.effects import Assignment
 from mwnode.worker.keys import attempt_key
+from mwnode.worker.words import parts_of, plain
 
 Fetch = Callable[[str, Path], Awaitable[object]]
 """Fetches the Artifact of a content hash into a file."""
@@ -26,6 +29,12 @@ STATE_FILE = "checkpoint/state"
 CAPABILITY_FILE = "capability.json"
 TAIL_CHARACTERS = 2000
 """Most of what an executor said last that is kept."""
+
+
+class _Held(Struct):
+    """What is secret in a capability file."""
+
+    token: str
 
 
 class SlotError(Exception):
@@ -54,6 +63,8 @@ class Slot:
         self.capability_file = self.path / CAPABILITY_FILE
         self.stdout_file = self.path / "stdout.log"
         self.stderr_file = self.path / "stderr.log"
+        self._secrets: set[str] = set()
+        """What was handed to the executor and is nobody else's business, renewed tokens and former ones."""
 
     async def prepare(self, fetch: Fetch, context_package: Mapping[str, Any] | None) -> None:
         """Make the directory and fetch what the WorkItem needs. Outputs and reports of an earlier run are removed."""
@@ -149,6 +160,7 @@ class Slot:
 
     def hold_token(self, raw: bytes) -> None:
         """Put a Capability Token where the executor looks for it: whole or not at all, readable by this user only."""
+        self._secrets.update(parts_of(msgspec.json.decode(raw, type=_Held).token))
         # It may come before the slot is prepared.
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(self.capability_file, raw, durable=False)
@@ -192,28 +204,65 @@ class Slot:
 
     def tail(self, size: int = TAIL_CHARACTERS) -> str:
         """The end of what the executor wrote to standard error, else to standard output: ``size`` characters."""
-        return _tail(self.stderr_file, size) or _tail(self.stdout_file, size)
+        return self._tail(self.stderr_file, size) or self._tail(self.stdout_file, size)
+
+    def words(self, text: str, *, cut: bool = False) -> str:
+        """What the executor said, fit for others to read: without escapes, and without what was handed to it."""
+        return plain(text, self._secrets, cut=cut).strip()
+
+    def _tail(self, path: Path, size: int) -> str:
+        read = _end_of(path, 4 * size + max(map(len, self._secrets), default=0))
+        if read is None:
+            return ""
+        raw, cut = read
+        return self.words(raw.decode("utf-8", "replace"), cut=cut)[-size:].strip()
 
     def discard(self) -> None:
-        """Remove the directory and everything in it."""
+        """Remove the directory and everything in it; of a link that lies in its place, the link."""
+        if self.path.is_symlink():
+            self.path.unlink()
         shutil.rmtree(self.path, ignore_errors=True)
 
     def set_aside(self, stale: Path) -> Path:
-        """Keep the directory elsewhere: a result that nobody accepted, for audit."""
+        """Keep the directory elsewhere, for this user alone: a result that nobody accepted, for audit.
+
+        OSError where a link lies in its place, or in the other one's: what is behind it is not ours to move or open.
+        """
+        if self.path.is_symlink():
+            self.path.unlink()
+            raise OSError(errno.ELOOP, "the executor left a link in place of its directory", str(self.path))
         self.revoke()
         stale.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if stale.is_symlink():
+            raise OSError(errno.ELOOP, "a link, which is not followed", str(stale))
+        stale.chmod(0o700)
         target = stale / self.path.name
+        if target.is_symlink():
+            target.unlink()
         shutil.rmtree(target, ignore_errors=True)
         if self.path.exists():
+            # Whatever the executor made of it: closed before it is moved, and a link in it stays a link.
+            self.path.chmod(0o700)
             shutil.move(self.path, target)
         return target
 
 
-def _tail(path: Path, size: int) -> str:
+def _end_of(path: Path, size: int) -> tuple[bytes, bool] | None:
+    """The last so many bytes of a plain file, and whether more stood before them.
+
+    An executor may have put something else there: a link leads to what is none of its words, a pipe never ends.
+    """
     try:
-        with open(path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 4 * size))
-            return file.read().decode("utf-8", "replace")[-size:].strip()
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return ""
+        return None
+    try:
+        state = os.fstat(file)
+        if not stat.S_ISREG(state.st_mode):
+            return None
+        start = max(0, state.st_size - size)
+        return os.pread(file, size, start), start > 0
+    except OSError:
+        return None
+    finally:
+        os.close(file)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 
+from mwnode.authority import views
+from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import ErrorCode, InvalidStateTransition, Rejection
 from mwnode.protocol.identifiers import EVIDENCE_SCHEMA, RETRY_SCHEMA, mission_conversation_id
 from mwnode.testing import Harness, Participant
@@ -137,10 +140,11 @@ def test_what_a_human_finds_wrong_is_done_again(mwnode: Harness) -> None:
 # --- Agents change their minds, and their Cards -----------------------------------------------------------------------
 
 
-def decline(coordinator: CoordinatorDesk, reason: str) -> None:
+def decline(coordinator: CoordinatorDesk, reason: str, who: Participant | None = None) -> None:
     work_item_id = coordinator.item("lint").item.work_item_id
     payload = {"workItemId": work_item_id, "reason": reason}
-    coordinator.harness.workers[0].send("ext.mwnode.core.offer_decline", payload, group_id=coordinator.mission.group_id)
+    who = who or coordinator.harness.workers[0]
+    who.send("ext.mwnode.core.offer_decline", payload, group_id=coordinator.mission.group_id)
     coordinator.step()
 
 
@@ -170,6 +174,40 @@ def test_room_that_came_back_is_offered_at_once(mwnode: Harness) -> None:
     assert offered(coordinator) == 1
     later(coordinator, 10)
     assert offered(coordinator) == 2
+
+
+@pytest.mark.req("R-10.3-09")
+def test_who_keeps_declining_for_want_of_room_is_asked_less_and_less_often(mwnode: Harness) -> None:
+    coordinator = alone(mwnode)
+    asked: list[int] = []
+    others = 0
+    for second in range(0, 880, 5):
+        candidates = [payload.candidate_agent_ids[0] for payload in coordinator.of_kind("work.offer")]
+        mine = candidates.count(mwnode.workers[0].id)
+        if mine > len(asked):
+            asked.append(second)
+            decline(coordinator, "capacity")
+        elif len(candidates) - mine > others:
+            others += 1
+            decline(coordinator, "authorization", mwnode.workers[1])
+        later(coordinator, 5)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
+    # The first time room is believed in at the next heartbeat; then every pause doubles.
+    assert pauses[0] <= 10
+    assert all(second >= 1.7 * first for first, second in itertools.pairwise(pauses[1:]))
+    assert 4 <= len(asked) <= 6
+    with mwnode.node.read() as view:
+        facts = views.why_on(
+            view,
+            Actor(type="human", id=mwnode.owner.id),
+            coordinator.item("lint").item.work_item_id,
+            [],
+            mwnode.node.policy,
+            mwnode.clock.now(),
+        )
+    told = " ".join(fact["fact"] for fact in facts) if isinstance(facts, list) else ""
+    assert f"{mwnode.workers[0].id} declined it {len(asked)} times, last: capacity" in told
+    assert "keeps declining 'Lint' (capacity)" in told
 
 
 @pytest.mark.req("R-10.3-09")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -155,7 +156,31 @@ def test_verdicts_stay_the_same_when_the_helper_is_killed(caplog: pytest.LogCapt
         assert answers.outcomes == EXPECTED * (rounds + 2)
         assert made._helper is None
         assert children() == before, "it was waited for, and no other one was started"
+        # After a pause there is another one.
+        while not (made._helper is not None and made._helper.ready):
+            pass_all(made, answers)
+            assert time.monotonic() < deadline + PATIENCE_SECONDS
+        pass_all(made, answers)
+        assert answers.outcomes == EXPECTED * (len(answers.outcomes) // len(COMMANDS))
     assert "checks them itself" in caplog.text
+
+
+def test_helpers_that_fail_soon_are_started_after_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, started = [1000.0], []
+
+    def refuse() -> EquationHelper:
+        started.append(now[0])
+        raise OSError("no more processes")
+
+    monkeypatch.setattr("mwnode.verifier.EquationHelper", refuse)
+    monkeypatch.setattr("mwnode.verifier.time.monotonic", lambda: now[0])
+    made = Verifier(lambda: REGISTRY, lambda: None, helped=True)
+    for _ in range(20_000):
+        assert made._ready_helper() is None
+        now[0] += 0.1
+    pauses = [round(later - earlier) for earlier, later in itertools.pairwise(started)]
+    assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300, 300]
+    made.close()
 
 
 def test_a_helper_ends_with_whoever_asked_it() -> None:
@@ -184,7 +209,7 @@ def test_a_machine_that_starts_no_processes_needs_none(monkeypatch: pytest.Monke
     answers = Answers()
     with verifier(helped=True) as made:
         pass_all(made, answers)
-        assert not made._helped
+        assert made._helper is None
     assert answers.outcomes == EXPECTED
 
 
