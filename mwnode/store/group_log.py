@@ -29,7 +29,7 @@ from mwnode.store.layout import (
 from mwnode.store.log_records import (
     LogRecord,
     decode_command_record,
-    decode_event,
+    decode_events,
     decode_log_record,
 )
 from mwnode.store.pages import ReadPages
@@ -178,12 +178,12 @@ class LogReading:
         number = self.group_number(group_id)
         if number is None or limit <= 0:
             return []
-        scan = self.pages.scan("places", PLACE.pack(number, max(after, 0) + 1), PLACE.pack(number + 1, 0))
-        indexed = list(islice(scan, limit))
-        found = self.pages.get_many("log", [position for _, position in indexed])
+        first, end = PLACE.pack(number, max(after, 0) + 1), PLACE.pack(number + 1, 0)
+        indexed = self.pages.take("places", first, end, limit)
+        found = self.pages.values("log", [position for _, position in indexed])
         if len(found) != len(indexed):
             raise StoreCorrupt(f"{group_id or 'the Organization'}: an indexed Event is missing", f"group {group_id}")
-        events = [decode_event(found[position]) for _, position in indexed]
+        events = decode_events(found)
         if events and events[-1].sequence != PLACE.unpack(indexed[-1][0])[1]:
             # Whoever pages through by sequence would never come to an end.
             raise StoreCorrupt(f"{group_id or 'the Organization'}: an Event lies elsewhere", f"group {group_id}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -61,15 +62,19 @@ def decode_log_record(position: int, value: bytes) -> LogRecord:
     return LogRecord(position, group, sequence, number or None, chain, signing_hash, occurred, accepted, event)
 
 
-def decode_event(value: bytes) -> StoredEvent:
+def decode_events(values: Iterable[bytes]) -> list[StoredEvent]:
     """As ``decode_log_record``, only what readers get, for long scans."""
+    unpack, head_size = LOG_HEAD.unpack_from, LOG_HEAD.size
+    events: list[StoredEvent] = []
     try:
-        version, _, sequence, _, chain, signing_hash, occurred_size, size = LOG_HEAD.unpack_from(value)
+        for value in values:
+            version, _, sequence, _, chain, signing_hash, occurred_size, size = unpack(value)
+            if version != RECORD:
+                raise StoreCorrupt(f"a log record has version {version}; run 'mwnode verify'", "log")
+            events.append(StoredEvent(sequence, value[head_size + occurred_size + size :], signing_hash, chain))
     except struct.error as error:
         raise StoreCorrupt("a log record cannot be read; run 'mwnode verify'", "log") from error
-    if version != RECORD:
-        raise StoreCorrupt(f"a log record has version {version}; run 'mwnode verify'", "log")
-    return StoredEvent(sequence, value[LOG_HEAD.size + occurred_size + size :], signing_hash, chain)
+    return events
 
 
 def encode_command_record(signing_hash: bytes, command: bytes, accepted_at: str) -> bytes:

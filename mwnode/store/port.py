@@ -27,7 +27,7 @@ NO_CHAIN = bytes(32)
 """The chain value before the first Event."""
 
 
-class StoredEvent(Struct, frozen=True):
+class StoredEvent(Struct, frozen=True, gc=False):
     """One Event as it lies in a log.
 
     ``event`` holds the exact canonical bytes that were signed, signature included; ``signing_hash`` is SHA-256 of them
