@@ -95,6 +95,13 @@ def work_item_name(work_item: dict[str, Any]) -> str:
     return name
 
 
+def work_item_round(work_item: dict[str, Any]) -> int:
+    """Which time a work of the plan is done in this WorkItem: 1, one more for each change request since."""
+    correction = work_item["contract"].get("constraints", {}).get("correction")
+    number = correction.get("round") if isinstance(correction, dict) else 0
+    return 1 + number if isinstance(number, int) else 1
+
+
 def mission_title(mission: dict[str, Any]) -> str:
     """What people call a Mission: its title, else its objective."""
     data = mission.get("extensions", {}).get(CORE_EXTENSION, {}).get("data", {})

@@ -34,7 +34,7 @@ from mwnode.coordinator.plan import Plan
 from mwnode.coordinator.plan_format import deadline_text
 from mwnode.coordinator.plan_text import line_of
 from mwnode.home import HomeError, load_key
-from mwnode.narrative import Narrator, mission_title, short, short_id, work_item_name
+from mwnode.narrative import Narrator, mission_title, short, short_id, work_item_name, work_item_round
 from mwnode.protocol.commands import CORE
 from mwnode.protocol.identifiers import mission_conversation_id
 from mwnode.protocol.instants import parse
@@ -288,6 +288,12 @@ def _refuse_past(plan: Plan) -> None:
         if parse(deadline_text(one.mission.deadline, now())) <= now():
             place = place_of(one.source, "mission", "deadline")
             raise Failure(f"{place}: {one.mission.deadline} is in the past: give a later one, or such as P2D")
+        for number, work in enumerate(one.work):
+            if work.deadline is not None and parse(deadline_text(work.deadline, now())) <= now():
+                place = place_of(one.source, "work", number, "deadline")
+                raise Failure(
+                    f"{place}: {work.deadline} of {work.id!r} is in the past: give a later one, or such as P1D"
+                )
 
 
 def _summary(plan: Plan) -> dict[str, Any]:
@@ -300,10 +306,11 @@ def _summary(plan: Plan) -> dict[str, Any]:
     }
 
 
-def place_of(plan: Path, *path: str) -> str:
+def place_of(plan: Path, *path: str | int) -> str:
     """File, line and key of something in a plan, as its mistakes are reported."""
     line_number = line_of(plan.read_text(encoding="utf-8"), path)
-    return f"{plan}:{line_number}: {'.'.join(path)}" if line_number else f"{plan}: {'.'.join(path)}"
+    key = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in path).lstrip(".")
+    return f"{plan}:{line_number}: {key}" if line_number else f"{plan}: {key}"
 
 
 def _agent_id(target: Target, name: str) -> str:
@@ -343,15 +350,19 @@ def _approval(
 def _shown(view: dict[str, Any]) -> list[str]:
     mission, progress = view["mission"], view["progress"]
     coordinator = mission["coordinator"]
+    rounds = [work_item_round(item) for item in view["workItems"]]
+    # After a change request work stands there twice: as it was, and as it is done again.
+    several = ["round"] if any(number > 1 for number in rounds) else []
     items = [
         [
             work_item_name(item),
+            *([number] if several else []),
             item["state"],
             short(item["owner"]["agentId"]) if "owner" in item else None,
             item["revision"],
             item["workItemId"],
         ]
-        for item in view["workItems"]
+        for item, number in zip(view["workItems"], rounds, strict=True)
     ]
     return [
         *facts(
@@ -367,5 +378,5 @@ def _shown(view: dict[str, Any]) -> list[str]:
             }
         ),
         "",
-        *table(["work", "state", "owner", "revision", "workItemId"], items),
+        *table(["work", *several, "state", "owner", "revision", "workItemId"], items),
     ]

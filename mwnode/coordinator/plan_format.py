@@ -47,8 +47,10 @@ EXIT_ZERO = "exit 0"
 """The `check` of a criterion that the executor's exit status 0 proves."""
 RISKS_WITH_HUMAN_APPROVAL = frozenset({"high_risk", "destructive"})
 DEFAULT_SECONDS = 3600
+_NUMBER, _LABEL = r"(?:0|[1-9][0-9]*)", r"(?:0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
 _CAPABILITY = re.compile(
-    r"\A([a-z0-9]+(?:[.-][a-z0-9]+)+)@((?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2}[0-9A-Za-z.+-]*)\Z"
+    r"\A([a-z0-9]+(?:[.-][a-z0-9]+)+)"
+    rf"@({_NUMBER}(?:\.{_NUMBER}){{2}}(?:-{_LABEL}(?:\.{_LABEL})*)?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?)\Z"
 )
 CAPABILITY_RULE = "ID is two or more words of a-z and 0-9 joined by '.' or '-', VERSION has three numbers"
 _HASH = re.compile(r"\Asha256:[0-9a-f]{64}\Z")

@@ -95,3 +95,14 @@ def test_a_dry_run_tells_of_a_deadline_in_the_past(tmp_path: Path) -> None:
     done = cli("mission", "create", tmp_path / "plan.toml", "--dry-run")
     assert done.status == 1
     assert "mission.deadline: 2020-01-01T00:00:00Z is in the past" in done.err
+
+
+def test_a_dry_run_tells_of_a_works_deadline_in_the_past(tmp_path: Path) -> None:
+    plan = (CHECKOUT / "fixtures" / "plans" / "release.toml").read_text()
+    late = plan.replace("[[work]]\n", '[[work]]\ndeadline = "2020-01-01T00:00:00Z"\n', 1)
+    (tmp_path / "plan.toml").write_text(re.sub(r"^inputs = .*$", "", late, flags=re.MULTILINE))
+    done = cli("mission", "create", tmp_path / "plan.toml", "--dry-run")
+    assert done.status == 1
+    line = late.splitlines().index('deadline = "2020-01-01T00:00:00Z"') + 1
+    assert f"plan.toml:{line}: work[0].deadline: 2020-01-01T00:00:00Z of " in done.err
+    assert "is in the past" in done.err

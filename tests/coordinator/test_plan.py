@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from mwnode.coordinator.plan import PlanError, load_plan, parse_plan
+from mwnode.coordinator.plan_format import capability
 from mwnode.coordinator.plan_text import line_of, path_of, positions
 from mwnode.protocol.commands import MissionCreate
 from mwnode.protocol.documents import CapabilityRef
@@ -292,3 +293,17 @@ def test_mistakes_do_not_hide_each_other(tmp_path: Path) -> None:
         "work[1].inputs[0]",
         "work[1].deliverables[0].path",
     }
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "0.10.2", "1.0.0-rc.1", "1.0.0-0a", "1.0.0+build.007", "2.0.0-x-y.1+z"])
+def test_versions_of_capabilities_are_semantic_ones(version: str) -> None:
+    assert capability(f"acme.test@{version}").version == version
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["1.0", "1.0.0.0", "1.0.0beta", "01.0.0", "1.0.0-", "1.0.0+", "1.0.0-a..b", "1.0.0-01", "1.0.0+a+b", "1.0.0 ", ""],
+)
+def test_anything_else_behind_the_third_number_is_refused(version: str) -> None:
+    with pytest.raises(ValueError, match="is not ID@VERSION"):
+        capability(f"acme.test@{version}")
