@@ -449,13 +449,15 @@ class ClientEngine:
             return []
         notices: list[Notice] = []
         still = {group_id for others in self._replays.values() for group_id in others}
-        for group_id in groups:
+        # A Group that was asked for once more since then has its later replay still to come.
+        ended = tuple(group_id for group_id in groups if group_id not in still)
+        for group_id in ended:
             subscription = self._subscriptions.get(group_id)
-            if subscription is not None and group_id not in still:
+            if subscription is not None:
                 notices.extend(subscription.feed.caught_up())
                 subscription.established = True
                 subscription.over, subscription.ending = subscription.over or subscription.ending, False
-        return [*notices, CaughtUp(tuple(groups))]
+        return [*notices, CaughtUp(ended)] if ended else []
 
     # --- frames ---
 

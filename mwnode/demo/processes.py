@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,6 +38,29 @@ class GaveUp(DemoFailure):
 def _environment() -> dict[str, str]:
     """This process's environment less what would point the commands at another HOME."""
     return {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait: whoever is being started must be known by then, or nobody would end it.
+
+    Only the main thread is ever interrupted.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: waiting.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for late in waiting:
+            signal.raise_signal(late)
 
 
 class Listening(Struct, frozen=True):
@@ -89,8 +113,8 @@ class Processes:
     def start(self, name: str, *arguments: str, module: str = "mwnode") -> subprocess.Popen[bytes]:
         """Start a command; its stdout and stderr go to `logs/NAME.log`."""
         self._logs.mkdir(parents=True, exist_ok=True)
-        with (self._logs / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
+        with (self._logs / f"{name}.log").open("ab") as log, _uninterrupted():
+            process = self._running[name] = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 env=_environment(),
                 stdout=log,
@@ -98,7 +122,6 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the demonstration, which ends the others in order
             )
-        self._running[name] = process
         return process
 
     @property
@@ -113,8 +136,8 @@ class Processes:
     def serve(self, home: Path) -> Listening:
         """Start the node and wait until it listens."""
         self._logs.mkdir(parents=True, exist_ok=True)
-        with (self._logs / "node.log").open("ab") as log:
-            process = subprocess.Popen(
+        with (self._logs / "node.log").open("ab") as log, _uninterrupted():
+            process = self._running["node"] = subprocess.Popen(
                 [*_COMMAND, "serve", "--home", str(home), "--port", "0", "--json"],
                 env=_environment(),
                 stdout=subprocess.PIPE,
@@ -122,7 +145,6 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        self._running["node"] = process
         stdout = process.stdout
         assert stdout is not None, "its stdout is a pipe"
         with stdout:

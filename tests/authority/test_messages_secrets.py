@@ -103,4 +103,5 @@ def test_looking_takes_linear_time() -> None:
     started = time.process_time()
     assert list(token_shaped(b"A" * 1_000_000)) == []
     assert list(token_shaped(b"." * 1_000_000)) == []
-    assert time.process_time() - started < 2
+    # It takes a hundredth of a second; each byte looked at from each other one would take hours.
+    assert time.process_time() - started < 30

@@ -19,12 +19,19 @@ class CuttingProxy:
         self._open: set[asyncio.StreamWriter] = set()
         self.websockets = 0
         self.cuts = 0
+        self.shut = False
+        """Whether every new connection is ended at once."""
 
     async def start(self) -> int:
         """The port to connect to."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port: int = self._server.sockets[0].getsockname()[1]
         return port
+
+    @property
+    def carries(self) -> int:
+        """How many connections there are now."""
+        return len(self._open)
 
     def cut(self) -> None:
         """End every connection there is now."""
@@ -43,6 +50,9 @@ class CuttingProxy:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if self.shut:
+            writer.transport.abort()
+            return
         ends = [writer]
         self._open.add(writer)
         try:

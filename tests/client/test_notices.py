@@ -58,6 +58,19 @@ def harness(tmp_path: Path) -> Any:
     made.close()
 
 
+def test_a_group_asked_for_twice_is_caught_up_at_the_end_of_the_later_replay(harness: Harness) -> None:
+    mission, worker = harness.mission(), harness.workers[0]
+    mission.add(worker)
+    wire = Wire(harness, worker, mission)
+    asked = []
+    for _ in range(2):
+        wire.engine.subscribe({mission.group_id: 0})
+        asked.append(wire.subscribed()["subscriptionId"])
+    assert wire.engine.receive(wire.replies.mark(asked[0])) == []
+    (caught_up,) = wire.engine.receive(wire.replies.mark(asked[1]))
+    assert caught_up == CaughtUp((mission.group_id,))
+
+
 @pytest.mark.req("R-16-56", "R-16-02")
 @pytest.mark.parametrize("position", [0, 1])
 def test_a_notice_on_its_way_before_the_replay_hides_nothing_of_it(harness: Harness, position: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -12,14 +11,9 @@ from mwnode.client.http import HttpClient
 from mwnode.protocol.errors import AuthForbidden, AuthStaleSession
 from tests.client.proxy import CuttingProxy
 from tests.gateway.conftest import Served
+from tests.patience import until
 
 pytestmark = pytest.mark.req("R-6.3-06")
-
-
-async def _until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not reached():
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -37,10 +31,15 @@ async def test_the_older_steps_aside_instead_of_fencing_the_newer(served: Served
     try:
         # Its own handshakes whose end it never hears open Session Epochs too; those do not make it step aside.
         proxy.cut()
-        await _until(lambda: proxy.websockets >= 4)
+        await until(lambda: proxy.websockets >= 4)
         assert older.failure is None
+        # Between its look and its connection somebody else may come: only chance would decide, so now it has neither.
+        proxy.shut = True
+        proxy.cut()
+        await until(lambda: not proxy.carries and not served.hub.connections)
         newer = await Client.connect(f"ws://127.0.0.1:{served.server.port}/ws", key)
         frames[0] = 1000
+        proxy.shut = False
         with pytest.raises(AuthStaleSession, match=rf"since 20.* \(Session Epoch {newer.session_epoch}, key"):
             await anext(older.events())
         await asyncio.sleep(0.3)

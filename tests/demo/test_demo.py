@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,15 +94,33 @@ def test_interrupted_it_ends_what_it_started_and_leaves_no_file(tmp_path: Path, 
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    while not list(tmp_path.glob("mwnode-demo-*/home/demo/logs/node.log")):
+    started: set[int] = set()
+    while not started:
         assert process.poll() is None
-        time.sleep(0.1)
-    started = _children(process.pid)
+        time.sleep(0.01)
+        if list(tmp_path.glob("mwnode-demo-*/home/demo/logs/node.log")):
+            # The node, perhaps in the very moment of its birth.
+            started = _children(process.pid)
     process.send_signal(number)
     assert process.wait(1500) == 130
-    assert started
     assert not [pid for pid in started if os.path.exists(f"/proc/{pid}")]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_is_born_while_the_demonstration_is_interrupted_is_ended_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    born: list[subprocess.Popen[bytes]] = []
+
+    def interrupted(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        born.append(subprocess.Popen(*arguments, **options))
+        signal.raise_signal(signal.SIGINT)
+        return born[0]
+
+    monkeypatch.setattr(processes, "subprocess", SimpleNamespace(Popen=interrupted, DEVNULL=subprocess.DEVNULL))
+    with pytest.raises(KeyboardInterrupt), processes.Processes(tmp_path) as started:
+        started.start("nobody", "--version")
+    assert born[0].poll() is not None
 
 
 def test_a_home_that_is_taken_is_refused_in_one_line(tmp_path: Path) -> None:

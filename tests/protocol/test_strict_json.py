@@ -331,7 +331,9 @@ def processor_seconds(raw: bytes) -> float:
 
 @pytest.mark.parametrize("name", HEAVY)
 def test_a_mebibyte_of_nothing_good_costs_no_more_than_its_bytes(name: str) -> None:
-    """Four times the bytes may cost about four times as much; a quadratic step would cost sixteen times."""
+    """Four times the bytes may cost about four times as much; a quadratic step would cost sixteen times.
+
+    What others do to this machine's caches and clock can only add to what is measured: one good round tells enough.
+    """
     quarter = min(processor_seconds(HEAVY[name](MIB // 4)) for _ in range(3))
-    whole = min(processor_seconds(HEAVY[name](MIB)) for _ in range(2))
-    assert whole <= 9 * quarter + 0.05
+    assert any(processor_seconds(HEAVY[name](MIB)) <= 9 * quarter + 0.05 for _ in range(12))

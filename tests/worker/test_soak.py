@@ -9,7 +9,7 @@ import pytest
 
 from tests.worker.soak import Size, soak
 
-SAMPLE = Size(missions=2, works=6, workers=3, worker_kills=4, node_kills=2, cuts=2, seconds_max=100)
+SAMPLE = Size(missions=2, works=6, workers=3, worker_kills=4, node_kills=2, cuts=2, seconds_max=1800)
 
 
 @pytest.mark.long

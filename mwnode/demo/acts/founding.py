@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from mwnode.client.http import HttpClient
 from mwnode.demo.documents import sha256
-from mwnode.demo.processes import Listening, run
+from mwnode.demo.processes import PATIENCE_SECONDS, Listening, run
 from mwnode.demo.stage import HUMAN, Stage
 from mwnode.protocol.errors import MissionWeaveError
 
@@ -52,7 +52,7 @@ def _tls_version(listening: Listening, newest: ssl.TLSVersion) -> str:
     context.maximum_version = newest
     try:
         with (
-            socket.create_connection((where.hostname, where.port), timeout=10) as plain,
+            socket.create_connection((where.hostname, where.port), timeout=PATIENCE_SECONDS) as plain,
             context.wrap_socket(plain, server_hostname=where.hostname) as secure,
         ):
             return str(secure.version())
