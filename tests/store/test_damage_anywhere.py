@@ -14,6 +14,8 @@ import pytest
 from blake3 import blake3
 
 from mwnode.node import EMBEDDED
+from mwnode.store import proving
+from mwnode.store.apart import verify_apart
 from mwnode.store.artifacts import hold_chunks
 from mwnode.store.environment import LmdbStore
 from mwnode.store.layout import DATABASES
@@ -111,6 +113,52 @@ def test_damage_to_any_entry_is_found(
             for key, value in done:
                 txn.delete(key) if value is None else txn.put(key, value)
         assert not done or not verify(path).ok, f"{entry!r} became {done!r}"
+
+
+def damaged_somewhere(path: Path, draw: random.Random, times: int) -> None:
+    """So many entries anywhere in the file are damaged, most in the databases that hold signed documents."""
+    for _ in range(times):
+        db = draw.choice([*DATABASES, *["log", "commands", "admissions"] * 6])
+        with opened(path, db) as (env, handle), env.begin(write=True, db=handle) as txn:
+            entries = [(bytes(key), bytes(value)) for key, value in txn.cursor()]
+            if not entries:
+                continue
+
+            def put(key: bytes, value: bytes | None, txn: Any = txn) -> None:
+                txn.delete(key) if value is None else txn.put(key, value)
+
+            draw.choice([flip_value, flip_value, flip_key, delete, cut])(draw, put, draw.choice(entries))
+
+
+def test_several_processes_come_to_the_verdict_of_one_whatever_is_damaged(
+    worked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: Callable[[int, int], int]
+) -> None:
+    monkeypatch.setattr(proving, "BATCH", 5)
+    monkeypatch.setattr(proving, "HELP_FROM", 1)
+    path = tmp_path / "node.mdb"
+    for seed in range(scale(4, 200)):
+        draw = random.Random(seed)
+        shutil.copy(worked, path)
+        damaged_somewhere(path, draw, draw.randint(0, 6))
+        alone = verify(path)
+        for jobs in (2, 4):
+            assert verify(path, jobs=jobs) == alone, f"seed {seed}, {jobs} processes"
+
+
+def test_flipped_bytes_of_the_file_get_one_verdict_from_however_many_processes(
+    worked: Path, tmp_path: Path, scale: Callable[[int, int], int]
+) -> None:
+    path = tmp_path / "node.mdb"
+    whole = worked.read_bytes()
+    for seed in range(scale(2, 60)):
+        draw = random.Random(seed)
+        raw = bytearray(whole)
+        for _ in range(draw.randint(1, 8)):
+            raw[draw.randrange(8192, len(raw))] ^= 1 << draw.randrange(8)
+        path.write_bytes(raw)
+        alone, several = verify_apart(path), verify_apart(path, jobs=3)
+        assert several == alone, f"seed {seed}"
+        assert list(tmp_path.iterdir()) == [path]
 
 
 @contextmanager
