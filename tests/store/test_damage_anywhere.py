@@ -17,7 +17,9 @@ from mwnode.node import EMBEDDED
 from mwnode.store import proving
 from mwnode.store.apart import verify_apart
 from mwnode.store.artifacts import hold_chunks
+from mwnode.store.checking import Report
 from mwnode.store.environment import LmdbStore
+from mwnode.store.errors import StoreTooNew
 from mwnode.store.layout import DATABASES
 from mwnode.store.trim import trim_group
 from mwnode.store.verify import verify
@@ -140,9 +142,17 @@ def test_several_processes_come_to_the_verdict_of_one_whatever_is_damaged(
         draw = random.Random(seed)
         shutil.copy(worked, path)
         damaged_somewhere(path, draw, draw.randint(0, 6))
-        alone = verify(path)
+        alone = verdict(path, 1)
         for jobs in (2, 4):
-            assert verify(path, jobs=jobs) == alone, f"seed {seed}, {jobs} processes"
+            assert verdict(path, jobs) == alone, f"seed {seed}, {jobs} processes"
+
+
+def verdict(path: Path, jobs: int) -> Report | str:
+    """The report, or why there is none: a damaged format may look like a newer one."""
+    try:
+        return verify(path, jobs=jobs)
+    except StoreTooNew as error:
+        return str(error)
 
 
 def test_flipped_bytes_of_the_file_get_one_verdict_from_however_many_processes(
