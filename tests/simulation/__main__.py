@@ -56,7 +56,7 @@ def _many(template: Template, arguments: argparse.Namespace) -> int:
         ran += 1
         events += outcome.events
         injected.update(outcome.injected)
-        if (seed - arguments.first) % 25 == 24:
+        if ran % 25 == 0:
             print(f"... through seed {seed}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         ended += outcome.states
         if outcome.violation is not None:
