@@ -127,6 +127,8 @@ class Coordinator:
                 for engine in list(self.engines.values()):
                     engine.advance()
                     self._carry_out(engine)
+                    if engine.live and engine.finished and self.mission is None:
+                        self._forget(engine)
                 await self._tasks.rest(TICK_SECONDS)
         finally:
             await self._tasks.end()
@@ -157,6 +159,17 @@ class Coordinator:
         self.engines[group_id] = engine
         self._tasks.spawn(self._subscribe, group_id)
 
+    def _forget(self, engine: MissionEngine) -> None:
+        """A Mission has ended: nothing more is decided there, and nothing of it or of its children is kept."""
+        group_id = engine.board.group_id
+        for child_group_id in engine.children.by_group:
+            self._parents.pop(child_group_id, None)
+            self._catching_up.pop(child_group_id, None)
+            self.client.unsubscribe(child_group_id)
+        self.client.unsubscribe(group_id)
+        self._ignored.add(group_id)
+        del self.engines[group_id]
+
     async def _subscribe(self, group_id: str) -> None:
         try:
             await self.client.subscribe({group_id: 0}, caught_up=True)
@@ -184,7 +197,8 @@ class Coordinator:
             self._log("child_not_followed", {"groupId": group_id, "code": error.code.value})
             if error.code is ErrorCode.CURSOR_TOO_OLD:
                 await self._restore_child(group_id)
-            self._parents[group_id].children.caught_up(group_id)
+            if group_id in self._parents:  # it is not where the parent has ended meanwhile
+                self._parents[group_id].children.caught_up(group_id)
             self._tasks.wake()
             return
         self._catching_up[group_id] = self.client.position(group_id) or 0
@@ -202,7 +216,7 @@ class Coordinator:
                     return
                 await asyncio.sleep(LOOK_SECONDS)
             else:
-                if restored.state is not None:
+                if restored.state is not None and group_id in self._parents:
                     self._parents[group_id].children.restored(group_id, restored.state)
                 return
 

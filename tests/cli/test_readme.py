@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any, get_args
@@ -14,6 +16,7 @@ import pytest
 from mwnode.authority.table import MISSION_STATES
 from mwnode.cli.mission import mission
 from mwnode.cli.possible import KIND_OF_VERB, possible_in
+from mwnode.client.http import HttpClient
 from mwnode.coordinator.plan import parse_plan
 from mwnode.coordinator.plan_format import (
     GENERIC_CAPABILITY,
@@ -24,11 +27,13 @@ from mwnode.coordinator.plan_format import (
     PlanRetry,
     PlanWork,
 )
+from mwnode.home import load_key
 from mwnode.protocol.documents import Progress
 from mwnode.protocol.documents.common import EvidenceType
+from mwnode.protocol.errors import MissionWeaveError
 from mwnode.testing import Harness
 from mwnode.worker.steps import USAGE_LINE
-from tests.cli.support import CHECKOUT, ServedHome, cli
+from tests.cli.support import CHECKOUT, ServedHome, cli, environment
 
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 
@@ -137,3 +142,51 @@ def test_the_example_of_progress_lines_has_members_that_are_read() -> None:
     assert set(usage) <= set(USAGE_LINE)
     assert {"criterionId", "type", "result"} <= set(evidence) <= {"criterionId", "type", "result", "method"}
     assert evidence["type"] in get_args(EvidenceType)
+
+
+# --- keeping a node, and proving it elsewhere -------------------------------------------------------------------------
+
+
+def shell(folder: Path, name: str, **words: str) -> None:
+    """Type a block of the README in a folder that holds `mwnode-home`; its words in capitals stand for something."""
+    text = example(name)
+    for word, meaning in words.items():
+        assert word.replace("_", "-") in text
+        text = text.replace(word.replace("_", "-"), meaning)
+    command = f'mwnode() {{ "{sys.executable}" -m mwnode "$@"; }}\nset -e\n{text}'
+    done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def missions_by(served: ServedHome, name: str) -> list[str]:
+    """The Missions that a node shows to the holder of a key."""
+    key = load_key(served.home / "keys" / f"{name}.key")
+    with HttpClient(served.listening["http"], key, served.listening["ca"]) as node:
+        return [one["missionId"] for one in node.get("/v0.1/missions")["missions"]]
+
+
+def test_a_node_is_backed_up_its_keys_rotated_moved_restored_and_proven_elsewhere(tmp_path: Path) -> None:
+    home = tmp_path / "mwnode-home"
+    assert cli("init", home).status == 0
+    old = cli("agent", "add", "builder", "--home", home, "--json").json["keyId"]
+    assert cli("agent", "add", "coordinator", "--home", home).status == 0
+    plan = tmp_path / "plan.toml"
+    plan.write_text(example("plan"))
+    created = cli("mission", "create", plan, "--home", home, "--json").json
+    shell(tmp_path, "keep", OLD_KEY_ID=old)
+    served = ServedHome(tmp_path / "moved-home")
+    try:
+        # The node that moved knows the Mission, takes the new key, and the old one no more.
+        assert missions_by(served, "owner") == [created["missionId"]]
+        assert missions_by(served, "builder-2") == []
+        with pytest.raises(MissionWeaveError):
+            missions_by(served, "builder")
+    finally:
+        assert served.stop()[0] == 0
+    shell(tmp_path, "restore")
+    kept = cli("mission", "list", "--home", home, "--json").json["missions"]
+    assert [one["missionId"] for one in kept] == [created["missionId"]]
+    root = cli("export", tmp_path / "other.mwx", "--home", home, "--json").json["rootKey"]
+    shell(tmp_path, "audit", ROOT_KEY=root)
+    proven = cli("verify", "--home", tmp_path / "audit-home", "--json").json
+    assert (proven["ok"], proven["groups"]) == (True, 1)

@@ -437,3 +437,31 @@ async def test_what_an_archived_child_made_is_found_by_a_coordinator_that_starts
     assert (found.board.state, len(found.manifests)) == ("approved", 1)
     instances = engine.graph.instances()
     assert list(engine.graph.results(instances["ship"], instances)) == ["docs/report"]
+
+
+async def test_nothing_of_an_ended_mission_is_kept(family: Family) -> None:
+    """A Coordinator lives for years, and Missions end every day."""
+    mwnode, workers = family.harness, team(family.harness)
+    await asyncio.to_thread(family.work, *workers, rounds=40)
+    mission = family.parent.mission
+    assert mission.state == "awaiting_approval"
+    async with mwnode.serving() as served, await served.connect(mwnode.coordinator) as client:
+        anew = Coordinator(client, (family.plan,), clock=mwnode.clock)
+        stop = asyncio.Event()
+        running = asyncio.create_task(anew.run(stop))
+        try:
+            async with asyncio.timeout(60):
+                while not any(engine.live and engine.children.ready for engine in anew.engines.values()):
+                    await asyncio.sleep(0.02)
+                assert client.position(mission.group_id) is not None
+                assert client.position(family.inner.mission.group_id) is not None
+                await asyncio.to_thread(mission.approve)
+                while anew.engines:
+                    await asyncio.sleep(0.02)
+                await asyncio.sleep(2.5)  # another look at the list of Missions
+        finally:
+            stop.set()
+            await running
+    assert anew.engines == {}
+    assert client.position(mission.group_id) is None
+    assert client.position(family.inner.mission.group_id) is None
