@@ -110,6 +110,8 @@ def act(node: Reach, key: SigningKey, view: dict[str, Any], kind: str, payload: 
             expected_revision=view["mission"]["revision"] if kind.startswith("mission.") else None,
         )
     except InvalidStateTransition as error:
+        if "state" not in (error.rejection.details or {}) and view["group"]["state"] != "archived":
+            raise  # the state admits it; something else does not
         raise Failure(f"{error.code}: {error.message}; {possible_now(view)}") from error
     receipt: dict[str, Any] = answer["events"][0]
     return receipt

@@ -468,6 +468,8 @@ def test_a_refusal_for_the_state_says_what_the_state_admits(made: Made) -> None:
         assert refused.status == 1
         assert "INVALID_STATE_TRANSITION" in refused.err
         assert "while it is awaiting_approval, `mwnode mission` can: approve, request-changes" in refused.err
+    same = cli("mission", "replace-coordinator", made.at_work, "coordinator", "--home", made.home)
+    assert "that Agent is the Coordinator already; `mwnode why" in same.err
     assert "can: permit, review" in cli("mission", "approve", made.at_work, "--home", made.home).err
     assert "can: permit, review" in cli("mission", "archive", made.at_work, "--home", made.home).err
     assert cli("mission", "cancel", made.at_work, "--home", made.home).status == 0

@@ -94,7 +94,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 OWNER, OTHERS = "@home/keys/owner.key", "@other/keys/owner.key"
-MISSION = "Release a small Python package"
+MISSION = "tally 1.4"
 MISTAKES: dict[str, tuple[int, str]] = {
     "agent add new --slots many": (2, "'many' is not a whole number"),
     "agent add new --public-key @@": (2, "--public-key '@@' is not base64url"),
