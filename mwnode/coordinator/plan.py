@@ -34,6 +34,7 @@ from mwnode.coordinator.plan_format import (
     total,
 )
 from mwnode.coordinator.plan_text import KeyPath, line_of
+from mwnode.coordinator.plan_within import beyond
 from mwnode.protocol.assessments import BY_REVIEWER
 from mwnode.protocol.capabilities import covers
 from mwnode.protocol.documents import (
@@ -270,7 +271,10 @@ def _load_child(plan: Plan, index: int, work: PlanWork, raw: bytes, above: tuple
         return fault(f"{work.mission} has the same coordinator: owner and Coordinator of a Mission are two Agents")
     needed = tuple(dict.fromkeys(child.all_capabilities()))
     lacking = [f"{one.id}@{one.version}" for one in needed if not covers(plan.capabilities(work), (one,))]
-    return fault(f"its works need {', '.join(lacking)}: name that in `capability`") if lacking else []
+    found = fault(f"its works need {', '.join(lacking)}: name that in `capability`") if lacking else []
+    for message in beyond(plan.mission, work, child.mission):
+        found += fault(f"{work.mission}: {message}")
+    return found
 
 
 def parse_plan(raw: bytes, source: Path) -> Plan:

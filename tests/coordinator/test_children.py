@@ -350,6 +350,44 @@ def test_mistakes_about_plans_of_their_own_are_told(tmp_path: Path) -> None:
     assert "its works need mwnode.generic@1.0.0" in mistake(capable)
 
 
+@pytest.mark.req("R-14-05", "R-14-09")
+@pytest.mark.parametrize(
+    "parent, child, told",
+    [
+        (("", ""), ("= 1200", "= 7201"), "wallClockSecondsLimit 7201, and the Mission only 7200"),
+        (
+            ('mission = "docs.toml"', 'mission = "docs.toml"\nbudget = { wallClockSecondsLimit = 1199 }'),
+            ("", ""),
+            "wallClockSecondsLimit 1200, and the work only 1199",
+        ),
+        (
+            ("= 7200 }", "= 7200, toolCallLimit = 3 }"),
+            ("= 1200 }", "= 1200, toolCallLimit = 4 }"),
+            "toolCallLimit 4, and the Mission only 3",
+        ),
+        (
+            ("", ""),
+            ("[mission]\n", '[mission]\npermissions = [ { resource = "urn:x", operations = ["read"] } ]\n'),
+            "is permitted to read urn:x, which this one is not",
+        ),
+        (
+            ("= 7200 }", '= 7200, currency = "EUR", financialLimit = 9 }'),
+            ("= 1200 }", '= 1200, currency = "USD", financialLimit = 1 }'),
+            "counts money in USD, and this one in EUR",
+        ),
+    ],
+)
+def test_a_childs_plan_stays_within_its_parents(
+    tmp_path: Path, parent: tuple[str, str], child: tuple[str, str], told: str
+) -> None:
+    (tmp_path / "docs.toml").write_text(CHILD.replace(*child, 1) if child[0] else CHILD)
+    (tmp_path / "plan.toml").write_text(PARENT.replace(*parent, 1) if parent[0] else PARENT)
+    with pytest.raises(PlanError) as caught:
+        load_plan(tmp_path / "plan.toml")
+    assert told in str(caught.value)
+    assert "plan.toml:" in str(caught.value)
+
+
 @pytest.mark.req("R-14-07", "R-13.2-04")
 def test_a_childs_work_may_be_put_before_reviewers(mwnode: Harness, tmp_path: Path) -> None:
     """A child may authorize no more than its parent WorkItem covers: a reviewer's capability too."""
