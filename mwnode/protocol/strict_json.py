@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -25,6 +26,8 @@ from mwnode.protocol.scalars import SAFE_INTEGER_MAX
 T = TypeVar("T")
 
 _INFINITY = float("inf")
+_SAFE_DIGITS = 16
+"""Digits of the largest safe integer; a shorter one is safe unread."""
 _INTEGER_DIGITS_MAX = 309
 """Digits of the largest finite binary64 value; a longer integer is out of range unread."""
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -70,18 +73,16 @@ def _real(text: str) -> int | float:
 
 
 def _integer(text: str) -> int | float:
-    if len(text) < _INTEGER_DIGITS_MAX:
+    """An integer beyond the safe ones is the binary64 value that it is signed as (R-2-09)."""
+    if len(text) < _SAFE_DIGITS:
         return int(text)
-    negative = text[0] == "-"
-    if len(text) - negative <= _INTEGER_DIGITS_MAX:
+    if len(text) <= _INTEGER_DIGITS_MAX + 1:
         value = int(text)
-        try:
-            float(value)
-        except OverflowError:
-            pass
-        else:
+        if -SAFE_INTEGER_MAX <= value <= SAFE_INTEGER_MAX:
             return value
-    return -_INFINITY if negative else _INFINITY
+        with suppress(OverflowError):
+            return float(value)
+    return -_INFINITY if text[0] == "-" else _INFINITY
 
 
 def _constant(text: str) -> NoReturn:
@@ -116,8 +117,8 @@ def depth_within(raw: bytes, depth_max: int) -> bool:
 def parse(raw: bytes, *, depth_max: int = JSON_DEPTH, bytes_max: int = FRAME_BYTES) -> Any:
     """The exact parser: plain dict, list, str, int, float, bool and None. Raises :class:`JsonFault`.
 
-    A float that equals a safe integer comes back as that integer; a number outside binary64 as an infinity; a lone
-    surrogate as itself.
+    A float that equals a safe integer comes back as that integer, an integer beyond the safe ones as its binary64
+    value, a number outside binary64 as an infinity, and a lone surrogate as itself.
     """
     if len(raw) > bytes_max:
         raise JsonFault("too-large", f"{len(raw)} bytes are more than the limit of {bytes_max}")
@@ -211,6 +212,23 @@ def decode(raw: bytes, kind: type[T], *, depth_max: int = JSON_DEPTH, bytes_max:
             pass
     converted: T = convert(parse(raw, depth_max=depth_max, bytes_max=bytes_max), kind)
     return converted
+
+
+def trusted(raw: bytes, kind: type[T]) -> T:
+    """Canonical bytes of our own as a typed value: that of :func:`decode`, without looking for what is never in them.
+
+    Integers beyond the safe ones come back as binary64 values. msgspec alone would keep them, so that what was folded
+    from the log would not be what was folded from the Command, and could not even be stored. Raises
+    msgspec.MsgspecError.
+    """
+    value: T = decoder_of(kind).decode(raw)
+    if _LONG_DIGITS not in raw.translate(_MARKED):
+        return value
+    try:
+        exact: T = msgspec.convert(parse(raw, depth_max=len(raw), bytes_max=len(raw)), kind)
+    except JsonFault as fault:
+        raise msgspec.DecodeError(str(fault)) from fault
+    return exact
 
 
 # --- writing what was parsed ------------------------------------------------------------------------------------------

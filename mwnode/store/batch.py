@@ -21,7 +21,7 @@ from mwnode.authority.evolve import evolve
 from mwnode.authority.policy import Policy
 from mwnode.authority.request import Decision, EventFact, Request
 from mwnode.authority.state import Row, Table
-from mwnode.protocol import jcs
+from mwnode.protocol import jcs, strict_json
 from mwnode.protocol.documents import Command, Event, FirstAdmissionRecord, PolicyLogEntry
 from mwnode.protocol.errors import SIGNED_DOCUMENT_REJECTED, ErrorCode, Rejection
 from mwnode.protocol.events import EventTombstoned
@@ -377,7 +377,7 @@ class Batch:
             return
         if stored is None or stored.event_id != tombstone.event_id:
             raise ValueError(f"{group_id} {tombstone.sequence} is not Event {tombstone.event_id}")
-        event = msgspec.json.decode(stored.event, type=Event)
+        event = strict_json.trusted(stored.event, Event)
         payload = erased_payload(event.payload, tombstone_event_id, tombstone.policy_reason)
         draft = msgspec.structs.replace(event, payload=payload, signature=UNSIGNED)
         self.txn.erase_event(group_id, tombstone.sequence, self._sealer.seal_again(draft))

@@ -43,7 +43,7 @@ from mwnode.authority.state import (
 )
 from mwnode.authority.view import Overlay
 from mwnode.authority.work_item import duplicated_under
-from mwnode.protocol import jcs
+from mwnode.protocol import jcs, strict_json
 from mwnode.protocol.commands import CORE, Payload
 from mwnode.protocol.documents import Command, Event, PolicyLogEntry
 from mwnode.store import organization_rows
@@ -106,7 +106,7 @@ def replayed_fact(source: LmdbReading, record: LogRecord) -> EventFact:
     """A stored Event made ready to be folded. StoreCorrupt when it does not fit its kind."""
     where = f"group {source.group_name(record.group_number)} sequence {record.sequence}"
     try:
-        event = msgspec.json.decode(record.event, type=Event)
+        event = strict_json.trusted(record.event, Event)
         payload, grant = None, None
         if event.cause.type == "command" and record.command_number is not None:
             payload, grant = _command_parts(source.command_by_number(record.command_number))
@@ -119,7 +119,7 @@ def _command_parts(raw: bytes | None) -> tuple[Payload | None, str | None]:
     """Typed payload of a Command, and the Cooperation Override Grant it cites; nothing of an erased one."""
     if not raw:
         return None, None
-    command = msgspec.json.decode(raw, type=Command)
+    command = strict_json.trusted(raw, Command)
     grant = command.cooperation_override_grant_id
     return typed_payload(command), None if grant is UNSET else grant
 
@@ -224,7 +224,7 @@ def _registry_commands(source: LmdbReading) -> Iterator[tuple[int, str, Command]
         number = int.from_bytes(key, "big")
         _, accepted_at, raw = decode_command_record(number, value)
         try:
-            command = msgspec.json.decode(raw, type=Command)
+            command = strict_json.trusted(raw, Command)
         except msgspec.MsgspecError as error:
             raise StoreCorrupt(f"command {number} cannot be read: {error}", f"command {number}") from error
         if command.kind in REGISTRY_KINDS:

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from mwnode.protocol import jcs
+from mwnode.protocol import jcs, strict_json
 from mwnode.protocol.documents import Actor, Command, FirstAdmissionRecord, PolicyLogEntry
 from mwnode.store.errors import StoreCorrupt
 from mwnode.store.layout import (
@@ -295,7 +295,7 @@ class LogReading:
         if value is None:
             return None
         signing_hash, accepted_at, raw = decode_command_record(number, value)
-        command = msgspec.json.decode(raw, type=Command)
+        command = strict_json.trusted(raw, Command)
         if jcs.signing_hash(jcs.signing_bytes(command)) != f"sha256:{signing_hash.hex()}":
             where = f"command {number}"
             raise StoreCorrupt(f"{where} is not as it was signed: run 'mwnode verify', restore a backup", where)

@@ -15,6 +15,7 @@ from mwnode.authority.evolve import evolve
 from mwnode.authority.organization import record, written
 from mwnode.authority.state import KEYS, PRINCIPALS, PROFILES, KeyRow, R, Table
 from mwnode.authority.view import Overlay
+from mwnode.protocol import strict_json
 from mwnode.protocol.commands import (
     CORE,
     EXT,
@@ -106,7 +107,7 @@ def registry_commands(view: LmdbReading) -> Iterator[tuple[int, str, bytes, Comm
         _, accepted_at, raw = decode_command_record(number, value)
         if b'"kind":"ext.' not in raw:
             continue
-        command = msgspec.json.decode(raw, type=Command)
+        command = strict_json.trusted(raw, Command)
         if command.kind in KINDS:
             yield number, accepted_at, raw, command
 

@@ -190,7 +190,7 @@ def archival_snapshot(view: ReadTransaction, group_id: str) -> tuple[str, bytes]
         stored = view.event(group_id, sequence)
         if stored is None:
             break
-        event = msgspec.json.decode(stored.event, type=Event)
+        event = strict_json.trusted(stored.event, Event)
         if event.kind == _CREATED:
             named = msgspec.convert(event.payload, _Created).snapshot_hash
             content = view.document(named)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from mwnode.authority.intake import EMBEDDED
 from mwnode.authority.organization import DECIDERS
 from mwnode.authority.state import AGENTS, CONTENTS, GROUPS, KEYS, PRINCIPALS, PROFILES, ContentRow, KeyRow
-from mwnode.protocol import jcs
+from mwnode.protocol import jcs, strict_json
 from mwnode.protocol.commands import PAYLOADS
 from mwnode.protocol.documents import Command, GroupSnapshot
 from mwnode.store.artifacts import encode_manifest, manifest_of
@@ -112,14 +112,14 @@ def _records(source: LmdbReading, groups: Iterable[str], skips: Callable[[LogRec
 def _is_registry(raw: bytes) -> bool:
     if not raw or (b"registry" not in raw and b"ext.mwnode.core" not in raw):
         return False
-    kind = msgspec.json.decode(raw, type=Command).kind
+    kind = strict_json.trusted(raw, Command).kind
     return kind in DECIDERS and not kind.endswith(".session_open")
 
 
 def _embedded(raw: bytes) -> Iterator[bytes]:
     if not raw:
         return
-    command = msgspec.json.decode(raw, type=Command)
+    command = strict_json.trusted(raw, Command)
     payload = msgspec.convert(command.payload, PAYLOADS[command.kind])
     for member, _ in EMBEDDED.get(command.kind, ()):
         value: Any = getattr(payload, member)

@@ -49,6 +49,24 @@ def test_an_explicit_null_is_as_good_as_an_absent_member_and_folds_again(mwnode:
     assert report.ok, report.findings
 
 
+@pytest.mark.req("R-2-09", "R-5-02", "R-17.4-01")
+@pytest.mark.parametrize("number", [1e20, 10**20, -(10**20), 2**53 + 1, 2**63 + 5, 2**64, 1e300])
+def test_a_number_beyond_the_safe_integers_is_stored_and_folds_again(mwnode: Harness, number: float) -> None:
+    mission = mwnode.mission()
+    content = [{"type": "data_ref", "schema": "urn:example:schema:any", "data": {"n": [number]}}]
+    (event,) = mwnode.owner.send(
+        "message.post",
+        {"messageId": mwnode.new_id(), "conversationId": f"{mission.group_id}:mission", "content": content},
+        group_id=mission.group_id,
+        extensions={"urn:example:extension": {"version": "1.0.0", "critical": False, "data": number}},
+    )
+    assert float(event["payload"]["message"]["content"][0]["data"]["n"][0]) == float(number)
+    mission.authorize(constraints={"n": number})
+    mwnode.node.close()
+    report = verify(mwnode.home / "node.mdb")
+    assert report.ok, report.findings
+
+
 def _events(harness: Harness, group_id: str) -> list[Any]:
     with harness.node.read() as view:
         return list(view.events(group_id, 0, 1_000))
