@@ -74,6 +74,8 @@ def test_a_derived_artifact_leads_to_every_source_and_every_source_to_it() -> No
 def test_an_answer_is_bounded_and_says_from_where_to_go_on(direction: str, limit: int) -> None:
     scene = Scene()
     chain = Chain(scene)
+    # The same bytes once more, made of something else this time.
+    chain.publish(b"d", chain.other, classification="restricted")
     start = chain.d if direction == "sources" else chain.a
     whole = walked(scene, scene.owner, start, direction=direction, depth=9)
     told: set[tuple[int, str, str]] = set()
@@ -162,6 +164,11 @@ def test_the_graph_ends_at_the_border_of_a_group_unless_it_was_opened() -> None:
     invented = provenance(scene.view, anna, source, scene.now, direction="derived", after="urn:example:none")
     assert isinstance(alien, Rejection)
     assert alien == invented
+    # What was made elsewhere is not listed when it is opened in its turn: it leads back by itself.
+    opened_too = {"artifactHash": made, "classification": "internal", "reason": "useful as well"}
+    scene.ok(stranger, KNOWLEDGE, opened_too, **there)
+    assert steps(walked(scene, anna, source, direction="derived")) == []
+    assert steps(walked(scene, anna, made)) == [(1, made, source)]
 
 
 @pytest.mark.req("R-13.1-16", "R-13.3-14")
