@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, field
@@ -21,6 +21,7 @@ from mwnode.coordinator.effects import Check, Follow
 from mwnode.coordinator.graph import Instance
 from mwnode.coordinator.plan import Plan
 from mwnode.coordinator.review import Checked
+from mwnode.coordinator.whole import Whole
 from mwnode.protocol.commands import (
     CORE,
     ArtifactForward,
@@ -33,9 +34,6 @@ from mwnode.protocol.documents import Artifact, DataBlock, Event, Message, Missi
 from mwnode.protocol.events import ArtifactPublished, MissionCancelled, MissionTerminated
 from mwnode.protocol.identifiers import INPUTS_SCHEMA, RETRY_SCHEMA, mission_conversation_id
 from mwnode.protocol.instants import parse
-
-if TYPE_CHECKING:
-    from mwnode.coordinator.engine import MissionEngine
 
 PASSED_ON_SCHEMA = "urn:mwnode:schema:passed-on"
 """The ``data_ref`` schema of a Message that repeats one of another Group: which."""
@@ -67,7 +65,7 @@ def child_ids(parent_work_item_id: str, number: int) -> tuple[str, str]:
 class Children:
     """The child Missions of one Mission. Part of the engine, kept apart because it is an idea of its own."""
 
-    def __init__(self, engine: MissionEngine) -> None:
+    def __init__(self, engine: Whole) -> None:
         self.engine = engine
         self.by_group: dict[str, Child] = {}
 

@@ -8,25 +8,23 @@ contract; until then the WorkItem is offered to nobody.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import UNSET
 
 from mwnode.client.fold import WorkView
 from mwnode.coordinator.board import Question
 from mwnode.coordinator.graph import replace_contract
+from mwnode.coordinator.whole import Whole
 from mwnode.protocol.commands import MessagePost
 from mwnode.protocol.documents import DataBlock, JsonObject, TextBlock, WorkContract
 from mwnode.protocol.identifiers import CLARIFICATION_SCHEMA, mission_conversation_id
-
-if TYPE_CHECKING:
-    from mwnode.coordinator.engine import MissionEngine
 
 
 class Clarifying:
     """The open questions of one Mission. Part of the engine, kept apart because it is an idea of its own."""
 
-    def __init__(self, engine: MissionEngine) -> None:
+    def __init__(self, engine: Whole) -> None:
         self.engine = engine
 
     def _asked(self, view: WorkView) -> list[Question]:

@@ -4,18 +4,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec import UNSET
 
 from mwnode.coordinator.graph import Instance, work_item_id
 from mwnode.coordinator.plan_format import LIMITS
+from mwnode.coordinator.whole import Whole
 from mwnode.protocol.documents import Budget, WorkContract
 from mwnode.protocol.events import WorkProposal
 from mwnode.protocol.instants import parse
-
-if TYPE_CHECKING:
-    from mwnode.coordinator.engine import MissionEngine
 
 UNASKED_RISKS = frozenset({"none", "reversible"})
 """Risks of proposed work that need nobody's word; others need ``human_required`` execution approval."""
@@ -31,7 +27,7 @@ _USED = {
 class Growing:
     """Proposed work of one Mission. Part of the engine, kept apart because it is an idea of its own."""
 
-    def __init__(self, engine: MissionEngine) -> None:
+    def __init__(self, engine: Whole) -> None:
         self.engine = engine
 
     def advance(self) -> None:

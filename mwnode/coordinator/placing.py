@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -11,14 +11,12 @@ from msgspec import UNSET
 from mwnode.client.fold import WorkView
 from mwnode.coordinator.candidates import Candidate, Ranked, Record, rank, record_of
 from mwnode.coordinator.graph import Instance, replace_contract
+from mwnode.coordinator.whole import Whole
 from mwnode.protocol.assessments import request_in
 from mwnode.protocol.commands import MembershipChange, WorkOffer
 from mwnode.protocol.documents import Actor, Lease, Offer, WorkContract
 from mwnode.protocol.errors import ErrorCode, MissionWeaveError
 from mwnode.protocol.instants import Instant, parse, parse_duration
-
-if TYPE_CHECKING:
-    from mwnode.coordinator.engine import MissionEngine
 
 OFFER_SECONDS = 120
 URGENT_CANDIDATES = 3
@@ -44,7 +42,7 @@ ASKED_AGAIN = "ASKED_AGAIN"
 class Placing:
     """The offers of one Mission. Part of the engine, kept apart because it is an idea of its own."""
 
-    def __init__(self, engine: MissionEngine) -> None:
+    def __init__(self, engine: Whole) -> None:
         self.engine = engine
         self._first_seen: dict[str, float] = {}
         self._record: tuple[int, float, Record] = (-1, 0.0, Record())

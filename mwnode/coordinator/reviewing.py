@@ -7,7 +7,6 @@ so that a Coordinator that starts anew finds the ones that it asked for (R-13.2-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET
@@ -17,6 +16,7 @@ from mwnode.coordinator.effects import Check
 from mwnode.coordinator.graph import Instance, result_paths, work_item_id
 from mwnode.coordinator.plan_format import capability
 from mwnode.coordinator.review import Accept, Assess, Checked, Rework, review
+from mwnode.coordinator.whole import Whole
 from mwnode.protocol.assessments import (
     ASSESSMENT_ID,
     ASSESSMENT_MEDIA_TYPE,
@@ -39,9 +39,6 @@ from mwnode.protocol.documents import (
     WorkContract,
 )
 
-if TYPE_CHECKING:
-    from mwnode.coordinator.engine import MissionEngine
-
 REVIEWS_MAX = 2
 """Reviewers asked about one submission: a second one where the first could not say."""
 REVIEW_SECONDS = 600
@@ -52,7 +49,7 @@ _UNFINISHED = ("open", "offered", "queued", "active", "blocked")
 class Reviewing:
     """The reviews of one Mission. Part of the engine, kept apart because it is an idea of its own."""
 
-    def __init__(self, engine: MissionEngine) -> None:
+    def __init__(self, engine: Whole) -> None:
         self.engine = engine
         self._checked: dict[str, dict[str, Checked]] = {}
 
