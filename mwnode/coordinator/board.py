@@ -244,6 +244,8 @@ class Board(Struct):
         for membership in stated:
             if membership.member.type == "agent" and membership.group_id == self.group_id:
                 self.memberships[membership.member.id] = membership
+            if membership.role == "mission_owner" and membership.state == "active":
+                self._owned_by(membership)
         if isinstance(payload, MessageCommitted) and payload.message.kind == "message":
             self.messages = [*self.messages[-999:], payload.message]
             self.message_sequences[payload.message.message_id] = self.sequence
@@ -251,6 +253,12 @@ class Board(Struct):
             for block in payload.message.content:
                 if isinstance(block, DataBlock) and isinstance(block.data, Mapping):
                     self._told(payload.message, block.schema, block.data)
+
+    def _owned_by(self, membership: Membership) -> None:
+        """A child Mission's owner is the Parent Coordinator, whoever that is now (R-14-19)."""
+        mine = self.mission is not None and membership.group_id == self.group_id
+        if mine and self.mission is not None and self.mission.mission_owner != membership.member:
+            self.mission = msgspec.structs.replace(self.mission, mission_owner=membership.member)
 
     def _told(self, message: Message, schema: str, data: Mapping[str, Any]) -> None:
         """What a human says in a form that is acted upon; a Message asks, and the Coordinator decides."""

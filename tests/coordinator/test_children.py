@@ -503,3 +503,26 @@ async def test_nothing_of_an_ended_mission_is_kept(family: Family) -> None:
     assert anew.engines == {}
     assert client.position(mission.group_id) is None
     assert client.position(family.inner.mission.group_id) is None
+
+
+@pytest.mark.req("R-14-19")
+def test_a_child_heeds_whoever_coordinates_above_it_now(family: Family) -> None:
+    """The Parent Coordinator is replaced, and with it the child's owner: its words count, the former one's do not."""
+    mwnode = family.harness
+    family.work(rounds=3)
+    third = mwnode.agent("third")
+    mission = family.parent.mission
+    family.harness.owner.send(
+        "mission.assign_coordinator",
+        {"coordinatorAgentId": third.id},
+        group_id=mission.group_id,
+        expected_revision=mission.revision,
+    )
+    family.inner.step()
+    board = family.inner.engine.board
+    assert board.owner is not None
+    assert board.owner.id == third.id
+    wish = {"type": "data_ref", "schema": RETRY_SCHEMA, "data": {"workItemId": "urn:example:work"}}
+    family._post(family.inner.mission, third, [{"type": "text", "text": "again"}, wish])
+    family.inner.step()
+    assert board.retry("urn:example:work").sequence == board.sequence

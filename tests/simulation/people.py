@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 TERMINAL = frozenset({"approved", "cancelled", "failed"})
 LOOK_SECONDS = 2.0
 WITHOUT_COORDINATOR_SECONDS = 20.0
+RETRY_AFTER_SECONDS = 30.0
 ASSESS_AGAIN_SECONDS = 30.0
 """When the human says again what did not get through."""
 CLAIMS = (
@@ -78,6 +79,8 @@ class OwnerMachine(Machine):
         self.generations = generations
         self.settled = settled
         self.assessed: dict[tuple[str, str], float] = {}
+        self.failed: dict[str, float] = {}
+        """Since when each WorkItem has been seen failed."""
         self.plan = plan
         self.orders = orders
         self.coordinators = coordinators
@@ -135,6 +138,7 @@ class OwnerMachine(Machine):
                     break
         for one in views:
             await self._assess(http, one)
+        await self._retry(http, view, views)
 
     async def _below(self, http: SimHttp) -> list[dict[str, Any]]:
         """Every child Mission that goes on."""
@@ -183,7 +187,7 @@ class OwnerMachine(Machine):
                 del order.since["coordinator"]
                 await self._replace(http, view)
         elif action.startswith("message.post"):
-            await self._help(http, view, action)
+            await self._say(http, view, "Go on as you think best.")
 
     async def _judge(self, order: Order, http: SimHttp, view: dict[str, Any]) -> None:
         decision = "approved"
@@ -289,17 +293,27 @@ class OwnerMachine(Machine):
             await self._say(http, view, "As I see it.", {"schema": EVIDENCE_SCHEMA, "data": evidence})
             self.network.injected["submissions judged by the human"] += 1
 
-    async def _help(self, http: SimHttp, view: dict[str, Any], action: str) -> None:
-        """Answer a Coordinator that cannot go on: have what failed for good done again, else a kind word."""
-        stuck = [item["workItemId"] for item in view["workItems"] if item["state"] in ("failed", "blocked")]
-        if "retry" in action and stuck:
-            for work_item_id in stuck:
-                await self._say(
-                    http, view, "Again, please.", {"schema": RETRY_SCHEMA, "data": {"workItemId": work_item_id}}
-                )
-                self.network.injected["work asked for again"] += 1
-        else:
-            await self._say(http, view, "Go on as you think best.")
+    async def _retry(self, http: SimHttp, view: dict[str, Any], views: Sequence[dict[str, Any]]) -> None:
+        """Have what stays failed tried again; in a child Mission by way of the Coordinators above it, as
+        ``mwnode mission retry`` does."""
+        now, known = self.loop.time(), {one["mission"]["missionId"]: one["mission"] for one in views}
+        for one in views:
+            above, through = one["mission"], list[str]()
+            while above["missionId"] != view["mission"]["missionId"]:
+                through.insert(0, above["missionId"])
+                parent = known.get(above["parent"]["missionId"])
+                if parent is None:
+                    break  # of another Mission of this human
+                above = parent
+            else:
+                for item in one["workItems"]:
+                    if item["state"] != "failed":
+                        self.failed.pop(item["workItemId"], None)
+                    elif self.failed.setdefault(item["workItemId"], now) + RETRY_AFTER_SECONDS <= now:
+                        self.failed[item["workItemId"]] = now
+                        data = {"workItemId": item["workItemId"]} | ({"through": through} if through else {})
+                        await self._say(http, view, "Again, please.", {"schema": RETRY_SCHEMA, "data": data})
+                        self.network.injected["work asked for again"] += 1
 
     async def _replace(self, http: SimHttp, view: dict[str, Any]) -> None:
         present = view["mission"]["coordinator"]["agentId"]
