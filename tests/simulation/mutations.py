@@ -105,8 +105,8 @@ def keep_tokens(world: World) -> None:
 MUTATIONS: dict[str, tuple[Any, tuple[int, ...], str]] = {
     "answers a duplicate otherwise": (answer_otherwise, (6, 4), "answered twice"),
     "acknowledges what a crash takes back": (acknowledge_early, (27,), "not there"),
-    "heeds no Session Epoch": (heed_no_session, (2,), "under session epoch"),
-    "gives each run a key of its own": (double_effects, (2,), "two idempotency keys"),
+    "heeds no Session Epoch": (heed_no_session, (5, 2), "under session epoch"),
+    "gives each run a key of its own": (double_effects, (10, 2), "two idempotency keys"),
     "keeps a session token": (keep_tokens, (2,), "a secret"),
 }
 """Each with the seeds to look in, those that find it first, and words of what is found."""
