@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from threading import Condition, Thread
 from typing import Any, Final, TypeVar
 
+import lmdb
 from msgspec import Struct
 
 from mwnode.authority.case import Services
@@ -415,6 +416,11 @@ class Committer:
         try:
             with self._store.nested(txn) as inner:
                 item.result = item.change(inner)
+        except lmdb.Error as error:
+            if not isinstance(error, lmdb.BadValsizeError):
+                # A full map is grown, and all else that is the file's own befalls the whole batch.
+                raise
+            item.error = error
         except (StoreError, Exception) as error:
             item.error = error
 

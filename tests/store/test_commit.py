@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,7 +19,7 @@ from mwnode.protocol.commands import CORE
 from mwnode.protocol.errors import ErrorCode, MissionWeaveError, Rejection
 from mwnode.protocol.instants import parse
 from mwnode.protocol.jcs import signing_bytes, signing_hash
-from mwnode.store import batch, commit
+from mwnode.store import batch, commit, mapped_file
 from mwnode.store.audit import opened
 from mwnode.store.commit import Accepted, CommittedEvent, Committer
 from mwnode.store.environment import LmdbWriting
@@ -28,6 +30,7 @@ from mwnode.testing import Harness, MissionHandle
 from tests.patience import PATIENCE_SECONDS
 
 HTTP = Origin(transport="http")
+MIB = 1024**2
 
 
 def message(harness: Harness, mission: MissionHandle, text: str = "hello", **envelope: Any) -> bytes:
@@ -334,6 +337,23 @@ def test_a_call_is_durable_when_its_result_is_there(mwnode: Harness) -> None:
     assert mwnode.node.call(lambda txn: txn.put_cursor(agent, mission.group_id, 1)).result(PATIENCE_SECONDS) is None
     with mwnode.node.read() as view:
         assert view.cursor(agent, mission.group_id) == 1
+
+
+def test_calls_that_fill_the_map_have_it_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of uploads, as much as anything else, find room as long as the disk has some."""
+    monkeypatch.setattr(mapped_file, "MAP_BYTES_FIRST", 4 * MIB)
+    with closing(Harness(tmp_path / "small")) as harness:
+        before = harness.node.store.file.map_bytes()
+        assert before == 4 * MIB
+        with held(harness):
+            answers = [
+                harness.node.call(partial(LmdbWriting.put_document, content=bytes([number]) * MIB))
+                for number in range(6)
+            ]
+        names = [answer.result(PATIENCE_SECONDS) for answer in answers]
+        assert harness.node.store.file.map_bytes() > before
+        with harness.node.read() as view:
+            assert all(view.document(name) for name in names)
 
 
 def test_a_call_that_fails_undoes_its_own_writes_and_nobody_elses(mwnode: Harness) -> None:
