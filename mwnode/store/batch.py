@@ -220,6 +220,8 @@ class Batch:
             for record in records:
                 self.txn.put_admission(record)
             self._take(waiting)
+        except lmdb.Error:
+            raise
         except Exception as error:
             raise Poisoned(request, error) from error
         self._receipts.add(identity)
