@@ -10,7 +10,7 @@ import msgspec
 
 from mwnode.cli.asking import sure
 from mwnode.cli.compose import new_id, now
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.output import emit, facts, table
 from mwnode.cli.principals import (
     PublicKey,

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.missions import events_of, file_names, find_mission, missions
 from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.output import emit, facts, table

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.target import Target
 
 

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from mwnode.cli.compose import now
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.keyless import is_keyless
 from mwnode.cli.output import emit, facts
 from mwnode.cli.progress import progress

@@ -11,8 +11,8 @@ import msgspec
 from mwnode.cli.compose import new_id, principal
 from mwnode.cli.deciding import find_work
 from mwnode.cli.draft import GROUP_KINDS, ITEM_KINDS, NEW_MISSIONS, About, draft_command
-from mwnode.cli.exits import Failure
 from mwnode.cli.explain import refused
+from mwnode.cli.failure import Failure
 from mwnode.cli.missions import find_mission, membership_epoch
 from mwnode.cli.output import emit, plain_line
 from mwnode.cli.reach import reach

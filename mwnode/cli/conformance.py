@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from mwnode.cli.exits import REFUSED, Failure
+from mwnode.cli.exits import REFUSED
+from mwnode.cli.failure import Failure
 from mwnode.cli.output import emit, table
 from mwnode.cli.target import Target, at_home
 from mwnode.conformance import run

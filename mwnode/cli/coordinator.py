@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.output import log_line
 from mwnode.cli.plans import read_plan
 from mwnode.cli.target import Target, at_node

@@ -11,7 +11,7 @@ import msgspec
 
 from mwnode.cli.asking import Consent, sign_exactly
 from mwnode.cli.compose import new_id, now, principal
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.missions import act, find_mission, told
 from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.output import emit, facts

@@ -14,7 +14,8 @@ from types import FrameType
 import click
 from rich.console import Console
 
-from mwnode.cli.exits import REFUSED, Failure
+from mwnode.cli.exits import REFUSED
+from mwnode.cli.failure import Failure
 from mwnode.cli.output import emit
 from mwnode.cli.target import Target, at_home
 from mwnode.demo.acts.table import ACTS, FAULTS

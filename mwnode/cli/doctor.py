@@ -13,7 +13,8 @@ import msgspec
 
 from mwnode.certificates import ends_at
 from mwnode.cli.compose import now
-from mwnode.cli.exits import REFUSED, Failure
+from mwnode.cli.exits import REFUSED
+from mwnode.cli.failure import Failure
 from mwnode.cli.keyless import is_keyless
 from mwnode.cli.output import emit, facts, table
 from mwnode.cli.progress import progress

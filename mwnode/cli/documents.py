@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.output import emit, facts
 from mwnode.cli.reach import at, reach
 from mwnode.cli.target import NEW_FILE, Target, at_home, at_node, read_key

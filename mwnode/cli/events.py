@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.follow import follow
 from mwnode.cli.missions import events_of, find_mission
 from mwnode.cli.output import line, plain_line

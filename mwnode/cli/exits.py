@@ -17,10 +17,6 @@ WRONG_USAGE = 2
 INTERRUPTED = 128 + signal.SIGINT
 
 
-class Failure(Exception):
-    """A command cannot go on; the text says what is wrong and what to do, in one line."""
-
-
 def run(command: click.Command, arguments: Sequence[str] | None) -> int:
     """Run a command to its exit status. A person never sees a traceback for a mistake or an ordinary misfortune."""
     try:

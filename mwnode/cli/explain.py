@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.client.errors import ClientError, NotTrusted, Unreachable
 from mwnode.home import HomeError
 from mwnode.protocol.errors import ErrorCode, MissionWeaveError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.output import emit, facts
 from mwnode.cli.principals import (
     bind,

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.client import ClientError
 from mwnode.home import Served
 from mwnode.protocol.errors import MissionWeaveError

@@ -9,7 +9,7 @@ import click
 
 from mwnode.cli.asking import sure
 from mwnode.cli.compose import ENTROPY, now
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.output import emit, facts, table
 from mwnode.cli.principals import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.client.derivations import Direction, Provenances
 from mwnode.client.http import HttpClient
 from mwnode.home import Home

@@ -11,7 +11,7 @@ from mwnode.authority.table import MISSION_STATES
 from mwnode.cli.asking import Consent, sign_exactly, sure
 from mwnode.cli.compose import new_id, now, principal
 from mwnode.cli.deciding import VERBS, consent_options
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.follow import follow
 from mwnode.cli.missions import (
     TERMINAL,

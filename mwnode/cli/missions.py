@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mwnode.cli.compose import principal
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.output import emit, facts
 from mwnode.cli.possible import possible_now

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.narrative import short_id
 
 SHOWN = 5

@@ -9,7 +9,7 @@ import click
 from mwnode.cli.asking import Consent, sign_exactly
 from mwnode.cli.compose import new_id, now, principal
 from mwnode.cli.deciding import consent_options
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.missions import act, events_of, find_mission, told
 from mwnode.cli.output import facts
 from mwnode.cli.principals import human_key

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.coordinator.plan import Plan, PlanError, load_plan
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from mwnode.cli.compose import ENTROPY, now
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.naming import Candidate, pick
 from mwnode.cli.reach import Reach, at
 from mwnode.cli.target import Target, read_key

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.keyless import Reading, is_keyless
 from mwnode.cli.target import Target
 from mwnode.client.derivations import Direction, Provenances

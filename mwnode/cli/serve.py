@@ -13,7 +13,7 @@ import click
 from msgspec import structs
 
 from mwnode.cli.compose import CLOCK, ENTROPY
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.init import make
 from mwnode.cli.inside import Inside, Workers, check
 from mwnode.cli.logs import FORMS, Form, log_to

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from mwnode.cli.exits import REFUSED, Failure
+from mwnode.cli.exits import REFUSED
+from mwnode.cli.failure import Failure
 from mwnode.cli.output import emit, facts
 from mwnode.cli.progress import progress
 from mwnode.cli.target import NEW_FILE, Target, at_home

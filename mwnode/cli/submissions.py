@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.missions import events_of, file_names
 from mwnode.cli.output import facts, table
 from mwnode.cli.possible import possible_now

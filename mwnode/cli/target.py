@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.client.address import parse_address
 from mwnode.client.errors import ClientError
 from mwnode.home import Home, find_home, load_key, open_home

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.target import Target
 
 

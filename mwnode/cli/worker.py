@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from mwnode.cli.exits import Failure
+from mwnode.cli.failure import Failure
 from mwnode.cli.output import log_line
 from mwnode.cli.target import Target, at_node
 from mwnode.cli.where import address_of
