@@ -118,8 +118,13 @@ def test_whoever_is_born_while_the_demonstration_is_interrupted_is_ended_too(
         return born[0]
 
     monkeypatch.setattr(processes, "subprocess", SimpleNamespace(Popen=interrupted, DEVNULL=subprocess.DEVNULL))
-    with pytest.raises(KeyboardInterrupt), processes.Processes(tmp_path) as started:
-        started.start("nobody", "--version")
+    # A shell without job control starts what it puts in the background with this signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), processes.Processes(tmp_path) as started:
+            started.start("nobody", "--version")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert born[0].poll() is not None
 
 
