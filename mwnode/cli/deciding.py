@@ -20,6 +20,7 @@ from mwnode.cli.reach import Reach, at, found, reach
 from mwnode.cli.submissions import budget_used, read_log, work_shown
 from mwnode.cli.target import Target, at_node
 from mwnode.narrative import mission_title, short_id, work_item_name
+from mwnode.protocol.assessments import BY_HUMAN, BY_OTHERS
 from mwnode.protocol.commands import CORE, Priority
 from mwnode.protocol.documents import Budget
 from mwnode.protocol.identifiers import CORE_EXTENSION, EVIDENCE_SCHEMA, RETRY_SCHEMA, mission_conversation_id
@@ -183,7 +184,9 @@ def _narrowed(wanted: list[dict[str, Any]], operations: tuple[str, ...]) -> list
 @click.command()
 @click.argument("name", metavar="ID")
 @click.argument("work", metavar="WORK")
-@click.option("--criterion", "criteria", multiple=True, metavar="ID", help="Repeatable; default: all for a human.")
+@click.option(
+    "--criterion", "criteria", multiple=True, metavar="ID", help="Repeatable; default: all with human_review."
+)
 @click.option("--passed/--failed", "passed", default=None, help="Whether they are met; one of them must be said.")
 @click.option("--comment", default="", help="What you looked at, and why; signed with the Evidence.")
 @consent_options
@@ -210,47 +213,73 @@ def review(
         item = find_work(view, work)
         if item["state"] != "submitted":
             raise Failure(f"{work_item_name(item)} is {item['state']}: only what was submitted is reviewed")
-        mine = {
-            one["criterionId"]
-            for one in item["contract"]["acceptanceCriteria"]
-            if "human_review" in one["evidenceRequired"]
-        }
-        unknown = [one for one in criteria if one not in mine]
-        if unknown or not mine:
-            what = f"{unknown[0]!r} is no criterion" if unknown else "nothing"
-            raise Failure(f"{what} that a human judges here; those are: {', '.join(sorted(mine)) or 'none'}")
-        judged, result = list(criteria) or sorted(mine), "passed" if passed else "failed"
+        kinds = _judged(item, criteria)
+        judged, result = sorted({one for names in kinds.values() for one in names}), "passed" if passed else "failed"
         log = read_log(node, view["mission"]["groupId"])
         shown = [*work_shown(view, item, log, judged), f"You say: {', '.join(judged)} {result}. {comment}".rstrip()]
         sign_exactly(target, shown, "Sign exactly this?", consent, item["revision"])
         created_at, mission = now().text(), view["mission"]
-        document = {
-            "evidenceId": new_id(),
-            "missionId": mission["missionId"],
-            "groupId": mission["groupId"],
-            "workItemId": item["workItemId"],
-            "type": "human_review",
-            "subject": {"type": "work_item", "id": item["workItemId"]},
-            "criterionIds": judged,
-            "method": comment or "looked at by a human",
-            "result": result,
-            "artifactHashes": item["submission"]["artifactHashes"],
-            "generatedBy": principal(key),
-            "createdAt": created_at,
-        }
-        evidence = sign_mapping(document, key, created_at)
-        said = f"{work_item_name(item)}: {', '.join(document['criterionIds'])} {document['result']}. {comment}".strip()
-        _tell(node, key, view, said, {"type": "data_ref", "schema": EVIDENCE_SCHEMA, "data": evidence})
-    answer = {name: document[name] for name in ("evidenceId", "workItemId", "criterionIds", "result")}
-    emit(target.as_json, answer, f"reviewed: {document['result']}")
+        documents = [
+            {
+                "evidenceId": new_id(),
+                "missionId": mission["missionId"],
+                "groupId": mission["groupId"],
+                "workItemId": item["workItemId"],
+                "type": kind,
+                "subject": {"type": "work_item", "id": item["workItemId"]},
+                "criterionIds": names,
+                "method": comment or "looked at by a human",
+                "result": result,
+                "artifactHashes": item["submission"]["artifactHashes"],
+                "generatedBy": principal(key),
+                "createdAt": created_at,
+            }
+            for kind, names in kinds.items()
+        ]
+        said = f"{work_item_name(item)}: {', '.join(judged)} {result}. {comment}".strip()
+        signed = [sign_mapping(document, key, created_at) for document in documents]
+        _tell(node, key, view, said, *({"type": "data_ref", "schema": EVIDENCE_SCHEMA, "data": one} for one in signed))
+    names = ("evidenceId", "type", "criterionIds")
+    answer = {
+        "evidenceId": documents[0]["evidenceId"],
+        "workItemId": item["workItemId"],
+        "criterionIds": judged,
+        "result": result,
+        "evidence": [{name: document[name] for name in names} for document in documents],
+    }
+    emit(target.as_json, answer, f"reviewed: {result}")
 
 
-def _tell(node: Reach, key: SigningKey, view: dict[str, Any], text: str, block: dict[str, Any]) -> str:
+def _judged(item: dict[str, Any], criteria: tuple[str, ...]) -> dict[str, list[str]]:
+    """Kinds of Evidence to be given, each with its criteria: those named, otherwise all that are a human's to judge.
+
+    A human who is asked for it also says what reviewer Agents could not (R-13.2-05).
+    """
+    wanted = {
+        one["criterionId"]: sorted(BY_OTHERS.intersection(one["evidenceRequired"]))
+        for one in item["contract"]["acceptanceCriteria"]
+    }
+    wanted = {name: kinds for name, kinds in wanted.items() if kinds}
+    own = [name for name, kinds in wanted.items() if BY_HUMAN in kinds]
+    unknown = [one for one in criteria if one not in wanted]
+    if unknown or not (criteria or own):
+        what = f"{unknown[0]!r} is no criterion" if unknown else "nothing"
+        named = sorted(set(wanted) - set(own))
+        besides = f"; besides, named by --criterion, what reviewers judge: {', '.join(named)}" if named else ""
+        raise Failure(f"{what} that a human judges here; those are: {', '.join(sorted(own)) or 'none'}{besides}")
+    found: dict[str, list[str]] = {}
+    for name in sorted(set(criteria)) or sorted(own):
+        for kind in wanted[name] if criteria else (BY_HUMAN,):
+            found.setdefault(kind, []).append(name)
+    return found
+
+
+def _tell(node: Reach, key: SigningKey, view: dict[str, Any], text: str, *blocks: dict[str, Any]) -> str:
     """Say something to the Coordinator in a form that it can act upon; the Message's identifier."""
     payload = {
         "messageId": new_id(),
         "conversationId": mission_conversation_id(view["mission"]["groupId"]),
-        "content": [{"type": "text", "text": text}, block],
+        "content": [{"type": "text", "text": text}, *blocks],
         "mentions": [{"type": "agent", "id": view["mission"]["coordinator"]["agentId"]}],
         "announcement": True,
     }

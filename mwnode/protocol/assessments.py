@@ -25,7 +25,8 @@ ASSESSMENT_BYTES_MAX = 262_144
 REVIEW_CAPABILITY = "mwnode.review@1.0.0"
 """The capability that a reviewer needs unless the plan names another one."""
 BY_REVIEWER = "reviewer_assessment"
-BY_OTHERS = frozenset({BY_REVIEWER, "human_review"})
+BY_HUMAN = "human_review"
+BY_OTHERS = frozenset({BY_REVIEWER, BY_HUMAN})
 """Kinds of Evidence that nobody gives about its own work."""
 
 

@@ -104,8 +104,9 @@ class Memory:
     def _open(cls, path: Path, agent_id: str, lock: int) -> Memory:
         allocate_readers(path, READERS)
         try:
+            # With meminit unused parts of pages hold nothing of what the process has in its memory, keys included.
             environment = lmdb.open(
-                str(path), subdir=False, max_dbs=len(_DATABASES), map_size=MAP_BYTES, mode=0o600, meminit=False
+                str(path), subdir=False, max_dbs=len(_DATABASES), map_size=MAP_BYTES, mode=0o600, meminit=True
             )
         except lmdb.LockError as error:
             raise DirectoryBusy(f"{path} is in use by another Worker: give each its own --directory") from error

@@ -371,6 +371,33 @@ def test_a_review_shows_what_is_signed_and_wants_to_be_told(judged: tuple[Path, 
     assert (evidence["criterionIds"], evidence["result"], evidence["method"]) == (["nice"], "passed", "I read it")
 
 
+@pytest.mark.req("R-13.2-05")
+@pytest.mark.parametrize("kinds", [["reviewer_assessment"], ["reviewer_assessment", "human_review"]])
+def test_a_human_says_what_reviewers_could_not(tmp_path: Path, kinds: list[str]) -> None:
+    home = tmp_path / "home"
+    node = harness(home)
+    worker = node.workers[0]
+    mission = node.mission(title="Judge")
+    mission.add(worker)
+    criterion = {"criterionId": "clear", "description": "It reads well", "evidenceRequired": kinds}
+    work = mission.authorize(acceptanceCriteria=[criterion])
+    for step in (work.offer, work.accept, work.start):
+        step(worker)
+    content_hash = work.publish(b"A text.\n", worker, extensions=named("text.txt"))
+    work.submit([content_hash], worker)
+    node.close()
+    command = ("mission", "review", "Judge", work.work_item_id, "--passed", "--yes", "--home", home)
+    if "human_review" not in kinds:
+        unnamed = cli(*command)
+        assert unnamed.status == 1
+        assert "those are: none; besides, named by --criterion, what reviewers judge: clear" in unnamed.err
+        assert not reviews(home)
+    done = cli(*command, "--criterion", "clear", "--json").json
+    assert done["criterionIds"] == ["clear"]
+    signed = reviews(home)
+    assert [one["type"] for one in signed] == sorted(kinds) == [one["type"] for one in done["evidence"]]
+
+
 @pytest.mark.parametrize("answer, signed", [("n\n", 0), ("y\n", 1)])
 def test_a_review_asks_on_a_terminal(
     judged: tuple[Path, WorkHandle, str], monkeypatch: pytest.MonkeyPatch, answer: str, signed: int

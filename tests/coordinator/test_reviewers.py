@@ -11,11 +11,13 @@ from mwnode.enrolment import Capability
 from mwnode.genesis import read_registry
 from mwnode.protocol.assessments import assessments_in, request_in
 from mwnode.protocol.documents import CapabilityRef
+from mwnode.protocol.identifiers import EVIDENCE_SCHEMA
 from mwnode.testing import Harness, Participant
 from mwnode.trust.verification import Failure, verify_document
 from mwnode.worker.effects import Assignment
 from tests.coordinator.desk import SINGLE, CoordinatorDesk, coordinate, make_plan
 from tests.coordinator.test_engine import work_together
+from tests.coordinator.test_owner import judge, tell
 from tests.worker.desk import GENERIC, Desk, Run, desk
 
 REVIEW = CapabilityRef(id="mwnode.review", version="1.0.0")
@@ -143,6 +145,33 @@ def test_a_reviewer_that_cannot_say_is_followed_by_another(mwnode: Harness) -> N
     assert given == [(first.agent.id, "inconclusive"), (second.agent.id, "passed")]
     considered = accepted(coordinator, "lint")[0]["details"]["considered"]
     assert {one["evidenceId"] for one in accepted(coordinator, "lint")[1:]} <= set(considered)
+
+
+@pytest.mark.req("R-13.2-05")
+@pytest.mark.parametrize("word, state", [("passed", "verified"), ("failed", "submitted")])
+def test_where_no_reviewer_can_say_a_human_does(mwnode: Harness, word: str, state: str) -> None:
+    critics = [reviewer(mwnode, "inconclusive", "inconclusive", name=f"critic-{number}") for number in (1, 2)]
+    coordinator = coordinate(mwnode, plan=make_plan(QUALITATIVE))
+    coordinator.absent.add(mwnode.workers[1].id)
+    contents = iter([b"one", b"two"])
+    worker = desk(mwnode, behave=lambda assignment: Run(files={"report": next(contents)}))
+    work_together(coordinator, worker, *critics, rounds=120)
+    assert coordinator.state("lint") == "submitted"
+    told = [str(payload.content) for payload in coordinator.of_kind("message.post")]
+    assert "lint waits for assessment of clear (reviewer_assessment): `mwnode mission review ID lint" in told[-1]
+    evidence = judge(coordinator, word, type="reviewer_assessment", criterionIds=["clear"])
+    tell(coordinator, EVIDENCE_SCHEMA, evidence)
+    work_together(coordinator, worker, *critics, rounds=120)
+    assert coordinator.state("lint") == state
+    kinds = "work.result.accepted" if word == "passed" else "work.failed"
+    (event,) = events(coordinator, kinds)[-1:]
+    given = {one["generatedBy"]["id"]: one["result"] for one in event["payload"]["evidence"][1:]}
+    if word == "failed":
+        assert given == {mwnode.owner.id: "failed"}
+        assert len(worker.launched) == 2, "what the human found wrong is done again"
+    else:
+        found = [one for one in events(coordinator, kinds) if one["workItemId"] == evidence["workItemId"]]
+        assert {one["generatedBy"]["id"] for one in found[0]["payload"]["evidence"][1:]} == {mwnode.owner.id}
 
 
 def test_an_executor_that_assesses_nothing_is_asked_again(mwnode: Harness) -> None:

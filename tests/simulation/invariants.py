@@ -75,11 +75,21 @@ class Checker:
         """The node is up, for the first time or again: what was committed is there."""
         self.node = node
         with node.read() as view:
-            for group_id in view.groups():
+            for group_id in self._children_first(view):
                 self._known(view, group_id)
             for group_id, head in self.heads.items():
                 if view.head(group_id) != head:
                     self.fail(f"{group_id} ends at {view.head(group_id)}, and {head} was committed")
+
+    def _children_first(self, view: Any) -> list[str]:
+        """Every Group, a child Mission's before its parent's: what a batch says of both is said in this order."""
+        missions = {row.mission.mission_id: row.mission for row in view.all(MISSIONS)}
+
+        def depth(mission: Any) -> int:
+            return 0 if mission.parent is UNSET else 1 + depth(missions[mission.parent.mission_id])
+
+        depths = {mission.group_id: depth(mission) for mission in missions.values()}
+        return sorted(view.groups(), key=lambda group_id: -depths.get(group_id, 0))
 
     def _known(self, view: Any, group_id: str) -> None:
         """A crash between commit and listeners hides a batch from us; it is read now."""

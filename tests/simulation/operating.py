@@ -15,6 +15,7 @@ from mwnode.client.restore import check_snapshot, check_state
 from mwnode.protocol.commands import EXT
 from mwnode.protocol.errors import CursorTooOld, MissionWeaveError
 from mwnode.store.carry import backup
+from mwnode.store.errors import StoreFull
 from mwnode.store.trim import trim_group
 from mwnode.trust.registry import Registry
 from tests.simulation.loop import Process, wait
@@ -106,6 +107,8 @@ class OperatorMachine(Machine):
             done = await asyncio.wait_for(asyncio.to_thread(lambda: trim_group(write, group_id)), 20.0)
         except TimeoutError:
             raise ClientError("the node went down") from None
+        except StoreFull as error:
+            raise ClientError("no room to trim in; again later") from error
         self.trace(self.name, "trimmed", group_id, done.through_sequence)
         self.network.injected["Groups trimmed"] += 1
 

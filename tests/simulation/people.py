@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from mwnode.client import ClientError
 from mwnode.client.commands import signed_command
 from mwnode.coordinator.plan import load_plan
-from mwnode.protocol.assessments import request_in
+from mwnode.protocol.assessments import BY_OTHERS, BY_REVIEWER, request_in
 from mwnode.protocol.commands import CORE
 from mwnode.protocol.errors import ErrorCode, MissionWeaveError
 from mwnode.protocol.identifiers import EVIDENCE_SCHEMA, RETRY_SCHEMA, mission_conversation_id, uuid7_urn
@@ -33,6 +33,8 @@ TERMINAL = frozenset({"approved", "cancelled", "failed"})
 LOOK_SECONDS = 2.0
 WITHOUT_COORDINATOR_SECONDS = 20.0
 RETRY_AFTER_SECONDS = 30.0
+WITHOUT_REVIEWER_SECONDS = 120.0
+"""After so long the human says what reviewers seem unable to say."""
 ASSESS_AGAIN_SECONDS = 30.0
 """When the human says again what did not get through."""
 CLAIMS = (
@@ -78,7 +80,9 @@ class OwnerMachine(Machine):
         super().__init__(*arguments, **options)
         self.generations = generations
         self.settled = settled
-        self.assessed: dict[tuple[str, str], float] = {}
+        self.submitted: dict[tuple[str, str], float] = {}
+        """Since when each submission has been seen."""
+        self.assessed: dict[tuple[str, str, str], float] = {}
         self.failed: dict[str, float] = {}
         """Since when each WorkItem has been seen failed."""
         self.plan = plan
@@ -260,38 +264,48 @@ class OwnerMachine(Machine):
         self.network.injected["executions permitted"] += 1
 
     async def _assess(self, http: SimHttp, view: dict[str, Any]) -> None:
-        """Say of each submission whether it meets what a human is to judge: once, by signed Evidence in a Message."""
-        mission = view["mission"]
+        """Say of each submission whether it meets what a human is to judge: once, by signed Evidence in a Message.
+
+        What reviewers are to judge only where that takes so long that they seem unable to say.
+        """
         for item in view["workItems"]:
-            criteria = [
-                one["criterionId"]
-                for one in item["contract"]["acceptanceCriteria"]
-                if "human_review" in one["evidenceRequired"]
-            ]
-            if item["state"] != "submitted" or not criteria:
+            if item["state"] != "submitted":
                 continue
             seen = (item["workItemId"], item["submission"]["submittedAt"])
-            if self.assessed.get(seen, -ASSESS_AGAIN_SECONDS) + ASSESS_AGAIN_SECONDS > self.loop.time():
-                continue
-            self.assessed[seen] = self.loop.time()
-            created_at = self.clock.now().text()
-            document = {
-                "evidenceId": self._new_id(),
-                "missionId": mission["missionId"],
-                "groupId": mission["groupId"],
-                "workItemId": item["workItemId"],
-                "type": "human_review",
-                "subject": {"type": "work_item", "id": item["workItemId"]},
-                "criterionIds": criteria,
-                "method": "looked at",
-                "result": "passed" if self.settled() or self.mind.random() < 0.7 else "failed",
-                "artifactHashes": item["submission"]["artifactHashes"],
-                "generatedBy": {"type": "human", "id": self.key.principal.id},
-                "createdAt": created_at,
-            }
-            evidence = sign_mapping(document, self.key, created_at)
-            await self._say(http, view, "As I see it.", {"schema": EVIDENCE_SCHEMA, "data": evidence})
-            self.network.injected["submissions judged by the human"] += 1
+            since = self.submitted.setdefault(seen, self.loop.time())
+            for kind in sorted(BY_OTHERS):
+                criteria = [
+                    one["criterionId"]
+                    for one in item["contract"]["acceptanceCriteria"]
+                    if kind in one["evidenceRequired"]
+                ]
+                patience = WITHOUT_REVIEWER_SECONDS if kind == BY_REVIEWER else 0.0
+                again = self.assessed.get((*seen, kind), -ASSESS_AGAIN_SECONDS) + ASSESS_AGAIN_SECONDS
+                if criteria and max(since + patience, again) <= self.loop.time():
+                    self.assessed[(*seen, kind)] = self.loop.time()
+                    await self._judge_work(http, view, item, kind, criteria)
+
+    async def _judge_work(
+        self, http: SimHttp, view: dict[str, Any], item: dict[str, Any], kind: str, criteria: list[str]
+    ) -> None:
+        mission, created_at = view["mission"], self.clock.now().text()
+        document = {
+            "evidenceId": self._new_id(),
+            "missionId": mission["missionId"],
+            "groupId": mission["groupId"],
+            "workItemId": item["workItemId"],
+            "type": kind,
+            "subject": {"type": "work_item", "id": item["workItemId"]},
+            "criterionIds": criteria,
+            "method": "looked at",
+            "result": "passed" if self.settled() or self.mind.random() < 0.7 else "failed",
+            "artifactHashes": item["submission"]["artifactHashes"],
+            "generatedBy": {"type": "human", "id": self.key.principal.id},
+            "createdAt": created_at,
+        }
+        evidence = sign_mapping(document, self.key, created_at)
+        await self._say(http, view, "As I see it.", {"schema": EVIDENCE_SCHEMA, "data": evidence})
+        self.network.injected[f"submissions judged by the human: {kind}"] += 1
 
     async def _retry(self, http: SimHttp, view: dict[str, Any], views: Sequence[dict[str, Any]]) -> None:
         """Have what stays failed tried again; in a child Mission by way of the Coordinators above it, as

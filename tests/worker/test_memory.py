@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -209,3 +211,16 @@ def test_preemption_checkpoints_frees_the_slot_and_resumes_later(mwnode: Harness
     assert (long.state, other.state) == ("active", "submitted")
     assert worker.launched[2].checkpoint is not None
     assert worker.launched[2].checkpoint.phase == "half"
+
+
+@pytest.mark.req("R-12-13")
+def test_nothing_of_the_process_gets_into_the_file(tmp_path: Path) -> None:
+    """Unused parts of a page are never what the process had in its memory before, such as keys."""
+    secret = os.urandom(32)
+    with closing(Memory.open(tmp_path / "worker.mdb", AGENT)) as memory:
+        for number in range(50):
+            pages = [bytearray(secret * 128) for _ in range(50)]
+            pages.clear()
+            memory.buffer(Buffered(number, "urn:uuid:work", b"{}"))
+            memory.save([(GroupMemory(f"urn:uuid:{number}", None, (), number), ())])
+    assert secret not in (tmp_path / "worker.mdb").read_bytes()
