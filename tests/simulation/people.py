@@ -18,7 +18,7 @@ from mwnode.client.commands import signed_command
 from mwnode.coordinator.plan import load_plan
 from mwnode.protocol.assessments import BY_OTHERS, BY_REVIEWER, request_in
 from mwnode.protocol.commands import CORE
-from mwnode.protocol.errors import ErrorCode, MissionWeaveError
+from mwnode.protocol.errors import ErrorCode, GroupNotFound, MissionWeaveError
 from mwnode.protocol.identifiers import EVIDENCE_SCHEMA, RETRY_SCHEMA, mission_conversation_id, uuid7_urn
 from mwnode.trust.keys import sign_mapping
 from mwnode.worker.executor import Work
@@ -152,9 +152,17 @@ class OwnerMachine(Machine):
         return [view for view in views if "parent" in view["mission"]]
 
     async def _create(self, order: Order, http: SimHttp) -> None:
-        """The same bytes until they are answered; others only when those were surely not accepted."""
+        """The same bytes until they are answered; others, for the same Mission, only when those are too old and were
+        not accepted: of what is too old nobody is told by its bytes alone whether it was."""
+        if order.raw is None and order.mission_id:
+            with suppress(GroupNotFound):
+                await asyncio.to_thread(http.mission, order.mission_id)
+                order.accepted, order.state = True, "active"
+                self.trace(self.name, "found", order.mission_id)
+                return
         if order.raw is None:
-            order.mission_id, order.group_id = self._new_id(), self._new_id()
+            order.mission_id = order.mission_id or self._new_id()
+            order.group_id = order.group_id or self._new_id()
             plan = load_plan(self.plan)
             now = self.clock.now()
             payload = plan.mission_payload(order.mission_id, order.group_id, self.mind.choice(self.coordinators), now)
@@ -212,8 +220,14 @@ class OwnerMachine(Machine):
     async def _decision(self, http: SimHttp, view: dict[str, Any], decision: str) -> dict[str, Any]:
         """A signed Approval of what was submitted."""
         group_id = view["mission"]["groupId"]
-        events = (await asyncio.to_thread(http.events, group_id))["events"]
-        submitted = [one["payload"] for one in events if one["kind"] == "mission.submitted_for_approval"][-1]
+        submitted: dict[str, Any] = {}
+        at, head = 0, 1
+        while at < head:
+            page = await asyncio.to_thread(http.events, group_id, at)
+            for event in page["events"]:
+                if event["kind"] == "mission.submitted_for_approval":
+                    submitted = event["payload"]
+            at, head = page["events"][-1]["sequence"], page["headSequence"]
         document = self._approval(view, "mission_final", decision)
         document["missionRevision"] = submitted["missionRevision"]
         document["artifactHashes"] = submitted["artifactHashes"]
