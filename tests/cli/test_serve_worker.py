@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from tests.cli.support import ServedHome, cli, environment
+from tests.cli.test_readme import example
 from tests.patience import PATIENCE_SECONDS
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
@@ -82,6 +84,27 @@ def _until(mission_id: str, home: Path, state: str) -> None:
 
 def test_the_executor_of_the_readme_has_three_lines() -> None:
     assert [line.split()[0] for line in SCRIPT.splitlines()] == ["sort", "echo"]
+
+
+def test_the_python_worker_of_the_readme_takes_a_mission_to_approval(
+    box: Path, coordinated: Callable[[], None]
+) -> None:
+    home = box / "home"
+    served = ServedHome(home, "--port", "0")
+    try:
+        code = example("worker").replace("https://127.0.0.1:8765", served.listening["http"])
+        (box / "program.py").write_text(code.replace("mwnode-home", str(home)))
+        made = cli("mission", "create", box / "plan.toml", "--home", home, "--json").json
+        coordinated()
+        with subprocess.Popen([sys.executable, "program.py"], cwd=box, env=environment()) as program:
+            try:
+                _until(made["missionId"], home, "awaiting_approval")
+            finally:
+                program.terminate()
+        made_of = {one["contentHash"] for one in cli("artifact", "list", "--home", home, "--json").json["artifacts"]}
+        assert "sha256:" + sha256(b"apple\npear\n").hexdigest() in made_of
+    finally:
+        served.stop()
 
 
 def test_one_box_takes_a_mission_from_plan_to_approval(box: Path, coordinated: Callable[[], None]) -> None:
