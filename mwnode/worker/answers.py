@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec import UNSET
 
 from mwnode.client.fold import decode_payload
 from mwnode.protocol.documents import Event
 from mwnode.protocol.errors import ErrorCode, MissionWeaveError
 from mwnode.worker.jobs import Blocked, Hold, Job, Phase, Stopped
-
-if TYPE_CHECKING:
-    from mwnode.worker.engine import WorkerEngine
+from mwnode.worker.whole import Whole
 
 # Refusals after which this Worker has nothing more to do with the WorkItem.
 LOST = frozenset(
@@ -42,7 +38,7 @@ PASSING = frozenset(
 class Answers:
     """Turns answers into what the jobs do next."""
 
-    def __init__(self, engine: WorkerEngine) -> None:
+    def __init__(self, engine: Whole) -> None:
         self.engine = engine
 
     def accepted(self, ticket: int, receipt: Event) -> None:

@@ -8,7 +8,7 @@ Evidence and no kept directory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -19,9 +19,7 @@ from mwnode.protocol.errors import ErrorCode
 from mwnode.protocol.instants import Instant, parse
 from mwnode.worker.effects import FetchToken, Revoke
 from mwnode.worker.jobs import Grant, Job
-
-if TYPE_CHECKING:
-    from mwnode.worker.engine import WorkerEngine
+from mwnode.worker.whole import Whole
 
 RETRY_SECONDS = 5.0
 REFUSED_SECONDS = 30.0
@@ -97,7 +95,7 @@ def _unique(names: Iterable[str]) -> list[str]:
 class Capabilities:
     """Fetches, renews and takes away the tokens of all runs. Part of the engine."""
 
-    def __init__(self, engine: WorkerEngine) -> None:
+    def __init__(self, engine: Whole) -> None:
         self.engine = engine
 
     def request(self, job: Job) -> dict[str, Any] | None:

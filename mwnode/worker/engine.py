@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
 from mwnode.client.fold import WorkView, decode_payload, fold
 from mwnode.protocol.capabilities import covers
@@ -38,18 +38,11 @@ from mwnode.worker.scheduler import PRIORITY_CLASSES, Entry, Scheduler
 from mwnode.worker.settings import WorkerSettings
 from mwnode.worker.steps import Steps
 from mwnode.worker.timeline import Timeline
+from mwnode.worker.whole import Ticket
 
 _FINISHED = {"submit": "submitted", "fail": "failed", "checkpoint": "checkpointed", "block": "blocked"}
 """The log's word for each Command that ends a run."""
 _TERMINAL = frozenset({"verified", "cancelled"})
-
-
-class Ticket(Struct, frozen=True):
-    """What a Command was sent for, and when, in seconds of the monotonic clock."""
-
-    work_item_id: str
-    step: str
-    sent_at: float
 
 
 class WorkerEngine:

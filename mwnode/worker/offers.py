@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec import UNSET, Struct
 
 from mwnode.client.fold import WorkView
@@ -14,9 +12,7 @@ from mwnode.protocol.identifiers import CLARIFICATION_SCHEMA
 from mwnode.protocol.instants import parse
 from mwnode.worker.admission import Decline, Question, Situation, consider
 from mwnode.worker.jobs import Hold
-
-if TYPE_CHECKING:
-    from mwnode.worker.engine import WorkerEngine
+from mwnode.worker.whole import Whole
 
 ESTIMATE_STEP_SECONDS = 300
 """Estimates are rounded up to whole steps, so that nobody can read the length of the queue out of them (R-11.2-02)."""
@@ -43,7 +39,7 @@ class _Answer(Struct, frozen=True):
 class Offers:
     """The offers of all Groups. Part of the engine, kept apart because it is an idea of its own."""
 
-    def __init__(self, engine: WorkerEngine) -> None:
+    def __init__(self, engine: Whole) -> None:
         self.engine = engine
         self._answers: dict[str, _Answer] = {}
         self._questions: dict[str, int] = {}

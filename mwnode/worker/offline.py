@@ -7,7 +7,7 @@ anew under the session of now.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -21,9 +21,7 @@ from mwnode.protocol.identifiers import OFFLINE_EXTENSION
 from mwnode.protocol.instants import Instant, parse
 from mwnode.worker.effects import Buffer, Send, Unbuffer
 from mwnode.worker.jobs import Job
-
-if TYPE_CHECKING:
-    from mwnode.worker.engine import WorkerEngine
+from mwnode.worker.whole import Whole
 
 VERSION = "0.1.0"
 PROGRESS_SCHEMA = "urn:mwnode:schema:progress"
@@ -51,7 +49,7 @@ class Entry(Struct):
 class Offline:
     """The buffer of one Worker, over all its Groups, in the order in which things happened."""
 
-    def __init__(self, engine: WorkerEngine) -> None:
+    def __init__(self, engine: Whole) -> None:
         self.engine = engine
         self.entries: list[Entry] = []
         self.disconnected_at: Instant | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -17,9 +17,7 @@ from mwnode.worker.capability import RETRY_SECONDS
 from mwnode.worker.effects import AskToStop, Assignment, Collect, Exit, Kill, Launch, Output, Remember, SaveState
 from mwnode.worker.jobs import RETRY_STATUS, Blocked, Failed, Finished, Job, Phase, Stopped, kept, retry_delay
 from mwnode.worker.keys import idempotency_key
-
-if TYPE_CHECKING:
-    from mwnode.worker.engine import WorkerEngine
+from mwnode.worker.whole import Whole
 
 LAST_LINES, LINE_CHARACTERS = 10, 300
 
@@ -27,7 +25,7 @@ LAST_LINES, LINE_CHARACTERS = 10, 300
 class Runs:
     """What happens between the start and the end of an executor."""
 
-    def __init__(self, engine: WorkerEngine) -> None:
+    def __init__(self, engine: Whole) -> None:
         self.engine = engine
         self._by_run: dict[str, str] = {}
         self._count = 0

@@ -7,7 +7,7 @@ WorkItem is under way at a time, so that the revision it states is the one it wa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import UNSET
 
@@ -31,9 +31,7 @@ from mwnode.protocol.instants import parse
 from mwnode.worker.effects import Output
 from mwnode.worker.jobs import Blocked, Failed, Finished, Job, Outcome, Phase, Stopped
 from mwnode.worker.offers import ESTIMATE_STEP_SECONDS
-
-if TYPE_CHECKING:
-    from mwnode.worker.engine import WorkerEngine
+from mwnode.worker.whole import Whole
 
 RENEW = f"{EXT}.core.work_execution_lease_renew"
 USAGE = f"{EXT}.core.resource_usage_record"
@@ -50,7 +48,7 @@ USAGE_LINE = {
 class Steps:
     """What a job sends while it holds an Execution Lease. Part of the engine."""
 
-    def __init__(self, engine: WorkerEngine) -> None:
+    def __init__(self, engine: Whole) -> None:
         self.engine = engine
         self._builders: dict[str, Callable[[Job, WorkView], tuple[str, Payload] | None]] = {
             "publish": self._publish,

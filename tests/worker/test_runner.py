@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import os
 import signal
@@ -290,25 +289,6 @@ async def test_a_function_embedded_in_a_program_is_a_worker(world: World) -> Non
         await world.until(lambda: mission.state == "awaiting_approval")
         stop.set()
         await asyncio.wait_for(working, PATIENCE_SECONDS)
-
-
-async def test_the_function_of_the_readme_is_a_worker(world: World) -> None:
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-    block = readme.partition("```python\n")[2].partition("```")[0]
-    program = compile(block, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    (world.path / "words.txt").write_text("pear\napple\n")
-    (world.path / "plan.toml").write_text(SORT)
-    world.coordinate()
-    mission = await world.mission()
-    names = {"url": world.url, "key": world.harness.workers[0].key, "ca": world.home.ca_path}
-    running = asyncio.ensure_future(eval(program, names))
-    await world.until(lambda: mission.state == "awaiting_approval")
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
-    assert len(mission.row.submitted_artifacts) == 1
-    content = b"".join(world.harness.node.artifacts.read(mission.row.submitted_artifacts[0]))
-    assert content == b"apple\npear\n"
 
 
 @pytest.mark.req("R-13.2-04")
