@@ -200,13 +200,13 @@ class _Watcher:
 
     def _take(self, line: bytes) -> None:
         try:
-            value = msgspec.json.decode(line)
-        except msgspec.DecodeError:
+            value = self._slot.line(msgspec.json.decode(line))
+        except (msgspec.DecodeError, RecursionError):
             value = None
         if isinstance(value, dict):
             self._report(value)
         else:
-            self._report({"unreadable": line[:200].decode("utf-8", "replace")})
+            self._report({"unreadable": self._slot.words(line.decode("utf-8", "replace"))[:200]})
 
 
 async def _end_when_asked(slot: Slot, process: asyncio.subprocess.Process, stop: Stop) -> None:
@@ -297,7 +297,7 @@ class Work:
 
     def report(self, **line: Any) -> None:
         """What a line of the progress file says: ``progress``, ``checkpoint``, ``usage``, ``evidence``, ``blocked``."""
-        self._report(line)
+        self._report(self.slot.line(line))
 
 
 class HandlerExecutor:

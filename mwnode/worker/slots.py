@@ -210,6 +210,16 @@ class Slot:
         """What the executor said, fit for others to read: without escapes, and without what was handed to it."""
         return plain(text, self._secrets, cut=cut).strip()
 
+    def line(self, value: Any) -> Any:
+        """A line of progress, every text in it fit for others to read; where a state lies is a path, and stays."""
+        if isinstance(value, str):
+            return plain(value, self._secrets)
+        if isinstance(value, Mapping):
+            return {self.line(name): one if name == "state" else self.line(one) for name, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.line(one) for one in value]
+        return value
+
     def _tail(self, path: Path, size: int) -> str:
         read = _end_of(path, 4 * size + max(map(len, self._secrets), default=0))
         if read is None:

@@ -241,6 +241,30 @@ async def test_unreadable_progress_is_reported_and_the_rest_is_read(tmp_path: Pa
     assert lines == [{"unreadable": "no json"}, {"usage": {"toolCalls": 2}}]
 
 
+@pytest.mark.parametrize("depth", [600, 100_000])
+async def test_progress_that_is_nested_without_end_is_unreadable(tmp_path: Path, depth: int) -> None:
+    slot = await make_slot(tmp_path)
+    deep = f'head -c {depth} /dev/zero | tr "\\0" "["; head -c {depth} /dev/zero | tr "\\0" "]"'
+    script = (
+        f'(printf \'{{"progress":\'; {deep}; printf \'}}\\n{{"usage":{{"toolCalls":2}}}}\\n\') >> "$MWNODE_PROGRESS"'
+    )
+    ended, lines = await run(slot, script)
+    assert ended.status == 0
+    assert lines[-1] == {"usage": {"toolCalls": 2}}
+    assert len(lines) >= 2
+
+
+@pytest.mark.req("R-12-13")
+async def test_what_an_executor_reports_is_cleaned_before_it_is_signed(tmp_path: Path) -> None:
+    async def handler(work: Work) -> None:
+        work.report(progress={"currentPhase": "\x1b[31mred\x1b[0m"})
+
+    slot = await make_slot(tmp_path)
+    _, lines = await run(slot, 'printf \'{"blocked":{"reason":"\\\\u001b[31mred"}}\\n\' >> "$MWNODE_PROGRESS"')
+    await HandlerExecutor(handler).run(slot, Stop(), lines.append, lambda seconds: None)
+    assert lines == [{"blocked": {"reason": "red"}}, {"progress": {"currentPhase": "red"}}]
+
+
 COMMANDS = {
     "missing program": ("nowhere-to-be-found --flag", "no program 'nowhere-to-be-found'"),
     "empty": ("  ", "is empty"),

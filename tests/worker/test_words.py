@@ -68,6 +68,24 @@ def test_what_is_kept_of_an_executors_words_holds_no_token_that_the_run_ever_had
         assert not any(part[-12:] in one.tail(size) for part in parts_of(TOKEN))
 
 
+@pytest.mark.req("R-12-13")
+def test_a_progress_line_holds_no_token_either_and_nothing_hidden(tmp_path: Path) -> None:
+    one = slot(tmp_path)
+    one.hold_token(msgspec.json.encode({"token": TOKEN, "expiresAt": "2030-01-01T00:00:00Z"}))
+    said = {
+        "progress": {"currentPhase": f"\x1b[2Jcalled with {TOKEN}", "completedMilestones": ["pl\u202ean", TOKEN]},
+        "usage": {"toolCalls": 3},
+        "blocked": {"reason": f"{TOKEN.split('.')[1]} is refused"},
+        "checkpoint": {"phase": "half\x07", "state": "state\x07.json"},
+    }
+    assert one.line(said) == {
+        "progress": {"currentPhase": f"called with {REDACTED}", "completedMilestones": ["plan", REDACTED]},
+        "usage": {"toolCalls": 3},
+        "blocked": {"reason": f"{REDACTED} is refused"},
+        "checkpoint": {"phase": "half", "state": "state\x07.json"},
+    }
+
+
 def test_words_are_read_from_plain_files_only(tmp_path: Path) -> None:
     one, secret = slot(tmp_path), tmp_path / "secret"
     secret.write_text("the Worker's key")
