@@ -206,6 +206,8 @@ class Batch:
             return self._refuse_signed(records, verified, command)
         try:
             decision = decide(self.view, request, self.context)
+        except lmdb.Error:
+            raise  # of the file, which deciding may write what waits into: it says nothing about the Command
         except Exception:
             # Nothing was changed yet: this Command's fault stays its own.
             _log.exception("%s %s could not be decided", command.kind, command.action_id)
@@ -500,6 +502,8 @@ class Batch:
             found = decide_due(self.view, entry.table_code, entry.key, self.context)
             if isinstance(found, Decision):
                 self._try_out(found)
+        except lmdb.Error:
+            raise
         except Exception:
             _log.exception("what came due could not be decided: table %s, %s", entry.table_code, entry.key)
             found = self.now.plus(TIMER_RETRY_SECONDS)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import msgspec
 import pytest
 
@@ -306,6 +307,51 @@ def test_a_fault_in_deciding_is_that_commands_own(
     assert answers[0].result(PATIENCE_SECONDS).code is ErrorCode.INTERNAL_ERROR
     assert isinstance(answers[1].result(PATIENCE_SECONDS), Accepted)
     assert "could not be decided" in caplog.text
+
+
+def test_a_map_that_fills_while_deciding_is_grown_and_the_command_accepted(
+    mwnode: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Deciding reads, and what is read may first have to be written."""
+    mission = mwnode.mission()
+    real, full = batch.decide, iter([lmdb.MapFullError("full")])
+
+    def fills(view: Any, request: Any, context: Any) -> Any:
+        for error in full:
+            raise error
+        return real(view, request, context)
+
+    before = mwnode.node.store.file.map_bytes()
+    monkeypatch.setattr(batch, "decide", fills)
+    with held(mwnode) as submit:
+        answers = [submit(message(mwnode, mission)) for _ in range(2)]
+    assert all(isinstance(answer.result(PATIENCE_SECONDS), Accepted) for answer in answers)
+    assert mwnode.node.store.file.map_bytes() > before
+    assert caplog.text == ""
+
+
+def test_a_map_that_fills_while_a_timer_is_decided_is_grown_and_the_lease_ends(
+    mwnode: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mission = mwnode.mission()
+    mission.add(mwnode.workers[0])
+    work = mission.authorize()
+    work.offer(mwnode.workers[0])
+    work.accept(mwnode.workers[0])
+    real, full = batch.decide_due, iter([lmdb.MapFullError("full")])
+
+    def fills(*arguments: Any) -> Any:
+        for error in full:
+            raise error
+        return real(*arguments)
+
+    before = mwnode.node.store.file.map_bytes()
+    monkeypatch.setattr(batch, "decide_due", fills)
+    mwnode.advance(3600)
+    assert work.state == "queued"
+    assert mission.events()[-1]["kind"] == "ext.mwnode.core.lease_expired"
+    assert mwnode.node.store.file.map_bytes() > before
+    assert caplog.text == ""
 
 
 def test_somebody_elses_callback_cannot_stop_the_writer(mwnode: Harness, caplog: pytest.LogCaptureFixture) -> None:
