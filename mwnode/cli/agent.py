@@ -115,7 +115,7 @@ def import_(target: Target, card: Path) -> None:
     """Register an Agent Card from a file; one without a signature is signed with the Organization's key."""
     try:
         document = msgspec.json.decode(card.read_bytes(), type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Failure(f"{card} is no JSON object: {error}") from error
     organization = organization_key(target, "registering")
     with reach(target, organization) as node:

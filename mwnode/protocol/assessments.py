@@ -70,7 +70,7 @@ def assessments_in(content: bytes, request: ReviewRequest, reviewer_id: str) -> 
     every criterion of it. Signatures are the authority's to verify."""
     try:
         found = msgspec.json.decode(content, type=tuple[Evidence, ...])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return f"the assessment is no array of Evidence: {error}"
     criteria = {one.criterion_id for one in request.criteria}
     for one in found:

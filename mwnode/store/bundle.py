@@ -203,7 +203,7 @@ def _header(bundle: Path) -> tuple[Header, bytes, int]:
         if isinstance(number, int) and number > FORMAT:
             raise BundleFault(f"{bundle} has format {number}, this mwnode knows {FORMAT}: install a newer mwnode")
         return msgspec.json.decode(raw, type=Header), raw, start
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise BundleFault(f"the header of {bundle} cannot be read: {error}") from error
 
 

@@ -93,7 +93,7 @@ def _follow_documents(source: LmdbReading, chosen: Selection) -> None:
         waiting += named
         try:
             snapshot = msgspec.json.decode(content, type=GroupSnapshot)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             continue
         chosen.admissions.add(_signing_hash(snapshot))
 

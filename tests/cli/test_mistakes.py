@@ -90,6 +90,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "bytes").write_bytes(bytes(range(256)))
     (place / "empty").touch()
     (place / "list.json").write_text("[1, 2]")
+    (place / "deep.json").write_text('{"a":' + "[" * 100_000 + "]" * 100_000 + "}")
     return place
 
 
@@ -142,6 +143,9 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "command send @bytes": (1, "PROTOCOL_VIOLATION"),
     "command send @none": (1, "No such file or directory"),
     "agent import @bytes": (1, "is no JSON object"),
+    "agent import @deep.json": (1, "is no JSON object"),
+    f"sign command @deep.json --key {OWNER}": (1, "nested deeper than 64"),
+    "command send @deep.json": (1, "PROTOCOL_VIOLATION"),
     "schema @bytes": (2, "is a file"),
     "conformance @directory": (1, "point at a checkout of the protocol"),
     "bench append --count few": (2, "'few' is not a whole number"),

@@ -254,3 +254,5 @@ def test_an_assessment_is_signed_and_taken_for_what_it_is_only(mwnode: Harness) 
     assert "not asked about" in fault(criterionIds=["green"])
     assert "no array of Evidence" in str(assessments_in(b"\xff{}", request, who))
     assert assessments_in(b"[]", request, who) == "no assessment of clear"
+    deep = msgspec.json.encode([{**document, "details": {"depth": msgspec.Raw(b"[" * 100_000 + b"]" * 100_000)}}])
+    assert "no array of Evidence" in str(assessments_in(deep, request, who))

@@ -210,6 +210,10 @@ def test_a_changed_bundle_is_refused_wherever_it_was_changed(mwnode: Harness, tm
     bad.write_bytes(bundle.MAGIC + U32.pack(len(newer)) + newer + raw[start + size :])
     with pytest.raises(BundleFault, match="newer mwnode"):
         read_header(bad)
+    deep = b'{"format":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    bad.write_bytes(bundle.MAGIC + U32.pack(len(deep)) + deep)
+    with pytest.raises(BundleFault, match="cannot be read"):
+        read_header(bad)
     assert not (tmp_path / "new.mdb").exists()
 
 
