@@ -74,6 +74,10 @@ def test_manifests_that_are_not_published() -> None:
     payload = publication(scene, item, anna)
     forged = {**payload, "artifact": {**payload["artifact"], "mediaType": "text/plain"}}
     assert scene.code(anna, "artifact.publish", forged) == "AUTH_INVALID_SIGNATURE"
+    unsigned = {name: value for name, value in payload["artifact"].items() if name != "signature"}
+    assert scene.code(anna, "artifact.publish", {**payload, "artifact": unsigned}) == "INVALID_COMMAND"
+    others = {**payload, "artifact": {**payload["artifact"], "contentHash": content_hash(b"the archive, changed")}}
+    assert scene.code(anna, "artifact.publish", others) == "AUTH_INVALID_SIGNATURE"
     by_bert = publication(scene, item, bert)
     assert scene.code(anna, "artifact.publish", by_bert) == "AUTH_FORBIDDEN"
     differs = scene.refused(anna, "artifact.publish", payload, workItemId="urn:example:work:other")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +75,23 @@ def test_json_that_is_nested_without_end_is_a_clear_error(hostile: Any, status: 
     hostile.status, hostile.document = status, b"[" * 500_000
     with HttpClient(hostile.url) as client, pytest.raises(ClientError, match=r"nested too deeply|answered 400"):
         client.get("/v0.1/missions")
+
+
+@pytest.mark.req("R-13.1-21", "R-13.1-02")
+@pytest.mark.parametrize("sent", [b"other bytes", b"the byte", b"the bytes and more", b""])
+def test_other_bytes_under_the_same_address_are_not_the_artifact(hostile: Any, tmp_path: Path, sent: bytes) -> None:
+    content_hash, target = f"sha256:{hashlib.sha256(b'the bytes').hexdigest()}", tmp_path / "artifact"
+    target.write_bytes(b"what was there before")
+    hostile.document = sent
+    with HttpClient(hostile.url) as client:
+        with pytest.raises(ClientError, match="the node sent other bytes than"):
+            client.get_artifact(content_hash, target)
+        assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [
+            ("artifact", b"what was there before")
+        ]
+        hostile.document = b"the bytes"
+        assert client.get_artifact(content_hash, target) == 9
+    assert target.read_bytes() == b"the bytes"
 
 
 def test_a_session_without_a_token_is_a_clear_error(hostile: Any, mwnode: Harness, monkeypatch: Any) -> None:
