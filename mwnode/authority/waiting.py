@@ -16,12 +16,13 @@ from mwnode.authority.items import child_is_running, is_satisfied
 from mwnode.authority.overrides import requested
 from mwnode.authority.policy import Policy
 from mwnode.authority.progress import awaits_approval, is_settled
+from mwnode.authority.requests import text_of, unanswered
 from mwnode.authority.state import AGENTS, CONVERSATIONS, MESSAGES, MISSIONS, WORK_ITEMS, MissionRow, WorkItemRow
 from mwnode.authority.table import MISSION, MISSION_LIVE, WORK_ITEM
 from mwnode.authority.view import View
 from mwnode.protocol.capabilities import matches
 from mwnode.protocol.commands import CORE
-from mwnode.protocol.documents import Actor, DataBlock, Event, Lease, Message, TextBlock
+from mwnode.protocol.documents import Actor, Event, Lease
 from mwnode.protocol.identifiers import mission_conversation_id
 from mwnode.protocol.instants import Instant, parse
 
@@ -125,7 +126,7 @@ def _on_questions(view: View, row: MissionRow) -> Iterator[Wait]:
                 yield Wait(_coordinator(row), action, on, since, deadline, "nobody accepts the work")
             elif conversation.conversation.conversation_id == mission_conversation_id(mission.group_id):
                 on = {"kind": "mission", "id": mission.mission_id}
-                text = "" if asked is None else _text(asked.message)
+                text = "" if asked is None else text_of(asked.message)
                 action = f"message.post that answers the question{text}"
                 yield Wait(mission.mission_owner, action, on, since, mission.deadline, "what it is about is not done")
 
@@ -137,20 +138,13 @@ _STUCK = ("work.offer", "work.unblock", "work.accept_result")
 def _on_request(view: View, row: MissionRow, waits: Iterable[Wait]) -> Iterator[Wait]:
     """The MissionOwner, where the Coordinator is to act, and has said in a Message to them what keeps it from it."""
     stuck = any(wait.who == _coordinator(row) and wait.action.startswith(_STUCK) for wait in waits)
-    if not stuck and not any(_request(view, child) for child in _running_children(view, row)):
+    if not stuck and not any(unanswered(view, child) for child in _running_children(view, row)):
         return
-    asked = _request(view, row)
-    if asked is not None:
+    for asked in unanswered(view, row).values():
         on = {"kind": "mission", "id": row.mission.mission_id}
-        action = f"message.post that answers the Coordinator, or what it asks for{_text(asked)}"
-        yield Wait(
-            row.mission.mission_owner,
-            action,
-            on,
-            asked.committed_at,
-            row.mission.deadline,
-            "what it is about is not done",
-        )
+        action = f"message.post that answers the Coordinator, or what it asks for{text_of(asked)}"
+        since, deadline = asked.committed_at, row.mission.deadline
+        yield Wait(row.mission.mission_owner, action, on, since, deadline, "what it is about is not done")
 
 
 def _running_children(view: View, row: MissionRow) -> Iterator[MissionRow]:
@@ -159,41 +153,6 @@ def _running_children(view: View, row: MissionRow) -> Iterator[MissionRow]:
         child = view.get(MISSIONS, child_id)
         if child is not None and child.mission.state in MISSION_LIVE:
             yield child
-
-
-def _request(view: View, row: MissionRow, about: WorkItemRow | None = None) -> Message | None:
-    """The Coordinator's newest Message that mentions the MissionOwner, unless the owner has said something since.
-
-    Of several, one that names the WorkItem ``about`` by its goal or plan name is preferred. Clarifications are
-    questions of their own.
-    """
-    owner, coordinator = row.mission.mission_owner, _coordinator(row)
-    said = [held.message for held in view.in_group(MESSAGES, row.mission.group_id) if held.message.kind == "message"]
-    asked = [
-        message
-        for message in said
-        if message.author == coordinator
-        and message.mentions is not UNSET
-        and owner in message.mentions
-        and not any(isinstance(block, DataBlock) for block in message.content)
-    ]
-    if not asked:
-        return None
-    named = [message for message in asked if about is not None and _names(message, about)]
-    newest = max(named or asked, key=lambda message: parse(message.committed_at))
-    since = parse(newest.committed_at)
-    return None if any(one.author == owner and parse(one.committed_at) > since for one in said) else newest
-
-
-def _names(message: Message, item: WorkItemRow) -> bool:
-    contract, text = item.item.contract, _text(message)
-    local = "" if contract.constraints is UNSET else contract.constraints.get("localId")
-    return contract.goal in text or (isinstance(local, str) and text.startswith(f": {local} "))
-
-
-def _text(message: Message) -> str:
-    text = " ".join(block.text for block in message.content if isinstance(block, TextBlock))
-    return f": {text}"[:500] if text else ""
 
 
 def _on_item(view: View, row: MissionRow, item: WorkItemRow, policy: Policy, now: Instant) -> Iterator[Wait]:
@@ -301,9 +260,10 @@ def why(
             found += _by_child(view, item, policy, now)
         if any(wait.action.startswith("work.offer") for wait in mine):
             found += _nobody(view, mission_row, item)
-            asked = _request(view, mission_row, item) if whole else None
+            requests = unanswered(view, mission_row) if whole else {}
+            asked = requests.get(on, requests.get(None))
             if asked is not None:
-                fact = f"the Coordinator said at {asked.committed_at}{_text(asked)}"
+                fact = f"the Coordinator said at {asked.committed_at}{text_of(asked)}"
                 found.append(Reason(fact, None, None, EVENT_RULES["message.posted"]))
         found += [_expected(wait) for wait in mine]
     elif row is not None:

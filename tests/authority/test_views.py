@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from mwnode.protocol.commands import CORE
 from mwnode.protocol.documents import Actor
 from mwnode.protocol.errors import ErrorCode, Rejection
 from mwnode.protocol.events import EVENT_PAYLOADS
-from mwnode.protocol.identifiers import mission_conversation_id
+from mwnode.protocol.identifiers import RETRY_SCHEMA, mission_conversation_id
 from tests.authority.scene import DAY, GROUP, MISSION, criterion, later
 from tests.authority.staging import CHILD, CHILD_GROUP, Stage
 
@@ -461,13 +462,44 @@ def test_what_nobody_can_take_tells_what_it_needs_and_names_the_owner_once_asked
     stage.advance(1)
     stage.ok(stage.coordinator, "message.post", {"messageId": "urn:test:other", **other})
     assert any("the Coordinator said" in fact and fact.endswith(f"{goal}: who?") for fact in facts())
-    whom = [(who, action) for who, action, on in waits(stage) if on == MISSION]
-    assert len(whom) == 1
-    assert whom[0][0] == "owner"
-    assert whom[0][1].endswith(": Nobody is left")
+    whom = [(who, action.rpartition("asks for: ")[2]) for who, action, on in waits(stage) if on == MISSION]
+    assert whom == [("owner", f"{goal}: who?"), ("owner", "Nobody is left")]
     stage.advance(1)
     stage.ok(stage.owner, "message.post", {"messageId": "urn:test:told", "conversationId": main, "content": "Wait"})
     assert [who for who, _, _ in waits(stage)] == ["coordinator"]
+
+
+def test_every_request_waits_until_it_is_answered_or_over(stage: Stage) -> None:
+    main = mission_conversation_id(GROUP)
+    items = {name: stage.authorize(name, constraints={"localId": name}) for name in ("one", "two", "three")}
+    numbers = itertools.count()
+
+    def post(author: Actor, content: Any, **members: Any) -> None:
+        stage.advance(1)
+        payload = {"messageId": f"urn:test:said:{next(numbers)}", "conversationId": main, "content": content}
+        stage.ok(author, "message.post", payload | members)
+
+    def ask(text: str) -> None:
+        post(stage.coordinator, text, mentions=[msgspec.to_builtins(stage.owner)])
+
+    def asked() -> list[str]:
+        found = [action.rpartition("asks for: ")[2] for who, action, _ in waits(stage) if who == "owner"]
+        return [one for one in found if not one.startswith("mission.")]
+
+    ask("one is blocked")
+    ask("two is blocked")
+    ask("one is blocked again")
+    ask("nobody is here")
+    assert asked() == ["two is blocked", "one is blocked again", "nobody is here"]
+    block = {"type": "data_ref", "schema": RETRY_SCHEMA, "data": {"workItemId": items["one"]}}
+    post(stage.owner, [block])
+    assert asked() == ["two is blocked"], "a word about one says nothing about another"
+    ask("three: who?")
+    assert asked() == ["two is blocked", "three: who?"]
+    stage.ok(stage.coordinator, "work.cancel", {"workItemId": items["two"], "reason": "not needed"})
+    assert asked() == ["three: who?"]
+    post(stage.owner, "Go on as you think best.")
+    assert asked() == []
 
 
 def test_why_tells_nobody_what_they_may_not_see(stage: Stage, anna: Actor) -> None:
