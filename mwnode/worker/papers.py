@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final, get_args
 
 import msgspec
 from msgspec import UNSET
 
 from mwnode.client.fold import WorkView
 from mwnode.protocol.assessments import ASSESSMENT_ID, BY_OTHERS, BY_REVIEWER, ReviewRequest
-from mwnode.protocol.documents import Artifact, Evidence, EvidenceSubject, Extension, JsonObject, Producer, ToolVersion
+from mwnode.protocol.documents import (
+    Artifact,
+    Evidence,
+    EvidenceSubject,
+    EvidenceType,
+    Extension,
+    JsonObject,
+    Producer,
+    ToolVersion,
+)
 from mwnode.protocol.identifiers import ANY_SCHEMA, CORE_EXTENSION, artifact_uri, uuid7_urn
 from mwnode.protocol.instants import Instant
 from mwnode.protocol.ports import Clock, Entropy
@@ -20,6 +29,8 @@ from mwnode.worker.effects import Output
 from mwnode.worker.jobs import Failed, Job
 
 EXIT_ZERO = "exit 0"
+KINDS: Final[tuple[str, ...]] = get_args(EvidenceType)
+RESULTS: Final = ("passed", "failed", "inconclusive")
 MEDIA_TYPE_OF_STATE = "application/octet-stream"
 
 
@@ -128,14 +139,16 @@ class Papers:
         checks = constraints.get("checks", {})
         made: list[Evidence] = []
         stated: dict[tuple[str, str], list[str]] = {}
-        for line in job.reports:
-            if line.get("type") in BY_OTHERS:
-                continue  # about the work under review, where this is a review: nobody assesses its own (R-13.2-04)
-            criterion, kind, result = (str(line.get(name)) for name in ("criterionId", "type", "result"))
-            stated.setdefault((criterion, kind), []).append(result)
-            method = str(line.get("method") or "reported by the executor")
-            made.append(self.evidence(view, kind, [criterion], result, method, hashes))
         everything = [criterion.criterion_id for criterion in contract.acceptance_criteria]
+        for line in job.reports:
+            if line.get("type") in tuple(BY_OTHERS):
+                continue  # about the work under review, where this is a review: nobody assesses its own (R-13.2-04)
+            unfit = _unfit(line, everything)
+            if unfit is not None:
+                return (), [unfit]
+            criterion, kind, result = (str(line[name]) for name in ("criterionId", "type", "result"))
+            stated.setdefault((criterion, kind), []).append(result)
+            made.append(self.evidence(view, kind, [criterion], result, _method(line), hashes))
         made.append(
             self.evidence(view, "artifact_integrity", everything, "passed", "SHA-256 of every uploaded output", hashes)
         )
@@ -160,14 +173,10 @@ class Papers:
             criterion, result = str(line.get("criterionId")), str(line.get("result"))
             if line.get("type") != BY_REVIEWER or criterion not in wanted:
                 continue
-            if result not in ("passed", "failed", "inconclusive"):
-                return f"{criterion}: the result {result!r} is none of passed, failed, inconclusive"
-            method = str(line.get("method") or "reported by the executor")[:4000]
-            found.append(
-                self.evidence(
-                    view, BY_REVIEWER, [criterion], result, method, request.artifact_hashes, about=request.work_item_id
-                )
-            )
+            if result not in RESULTS:
+                return f"{criterion}: the result {result!r:.100} is none of {', '.join(RESULTS)}"
+            hashes, about = request.artifact_hashes, request.work_item_id
+            found.append(self.evidence(view, BY_REVIEWER, [criterion], result, _method(line), hashes, about=about))
         missing = sorted(wanted - {name for one in found for name in one.criterion_ids})
         if missing:
             return f"the executor gave no {BY_REVIEWER} of {', '.join(missing)}"
@@ -184,3 +193,20 @@ class Papers:
         if job.exit_note:
             details["standardError"] = job.exit_note
         return self.evidence(view, "failure_report", criteria, "failed", failed.reason[:4000], (), details)
+
+
+def _unfit(line: Mapping[str, Any], criteria: Iterable[str]) -> str | None:
+    """Why an executor's line makes no Evidence about this work, in words; ``None`` where it does."""
+    criterion = line.get("criterionId")
+    about = criterion if isinstance(criterion, str) else "no criterion"
+    for name, known in (("criterionId", (*criteria,)), ("type", KINDS), ("result", RESULTS)):
+        value = line.get(name)
+        if value not in known:
+            return (
+                f"{about:.100}: the executor's line has the {name} {value!r:.100}, which is none of {', '.join(known)}"
+            )
+    return None
+
+
+def _method(line: Mapping[str, Any]) -> str:
+    return str(line.get("method") or "reported by the executor")[:4000]

@@ -28,6 +28,7 @@ from mwnode.protocol.documents import ScheduleEstimate
 from mwnode.protocol.errors import MissionWeaveError
 from mwnode.protocol.events import ResourceUsageRecorded
 from mwnode.protocol.instants import parse
+from mwnode.protocol.scalars import SAFE_INTEGER_MAX
 from mwnode.worker.effects import Output
 from mwnode.worker.jobs import Blocked, Failed, Finished, Job, Outcome, Phase, Stopped
 from mwnode.worker.offers import ESTIMATE_STEP_SECONDS
@@ -102,7 +103,11 @@ class Steps:
         """Usage as the executor reports it: what was spent since its last report, any of the six dimensions."""
         for name, member in USAGE_LINE.items():
             amount = line.get(name)
-            if isinstance(amount, int | float) and not isinstance(amount, bool) and amount > 0:
+            if not isinstance(amount, int | float) or isinstance(amount, bool) or not amount > 0:
+                continue
+            if amount > SAFE_INTEGER_MAX or job.meter.spent.get(member, 0.0) + amount > SAFE_INTEGER_MAX:
+                self.engine.note("usage_ignored", workItemId=job.work_item_id, because=f"{name}: {amount!r:.100}")
+            else:
                 job.meter.add(member, float(amount))
 
     # --- sending ------------------------------------------------------------------------------------------------------
