@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import ChainMap, deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+import lmdb
 import msgspec
 from msgspec import UNSET, Struct
 
@@ -69,7 +72,7 @@ ROWS_PER_FLUSH: Final = 4096
 class _Folded:
     """What evolving may read: rows folded so far, and of the log only what lies before the Event being folded."""
 
-    def __init__(self, rows: LmdbWriting, source: LmdbReading, heads: dict[str, tuple[int, str]]) -> None:
+    def __init__(self, rows: LmdbWriting, source: LmdbReading, heads: Mapping[str, tuple[int, str]]) -> None:
         self.rows = rows
         self.source = source
         self.heads = heads
@@ -196,13 +199,24 @@ class _RegistryCommands:
 
     def __init__(self, source: LmdbReading) -> None:
         self._found = _registry_commands(source)
-        self._next = next(self._found, None)
+        self._left: deque[tuple[int, str, Command]] = deque(islice(self._found, 1))
+        self._taken: list[tuple[int, str, Command]] = []
         self.registered: list[Registered] = []
+
+    def begin(self) -> None:
+        """A transaction begins, perhaps the same one anew because the file had to grow: so does what it folded."""
+        self._left.extendleft(reversed(self._taken))
+        del self.registered[len(self.registered) - len(self._taken) :]
+        self._taken.clear()
+
+    def keep(self) -> None:
+        """The transaction is committed."""
+        self._taken.clear()
 
     def fold_before(self, txn: LmdbWriting, view: _Folded, number: int | None) -> None:
         """Make the rows of those before the Command of that number; ``None`` = of all."""
-        while self._next is not None and (number is None or self._next[0] < number):
-            own, accepted_at, command = self._next
+        while self._left and (number is None or self._left[0][0] < number):
+            own, accepted_at, command = self._left[0]
             where = f"command {own}"
             try:
                 payload: Any = typed_payload(command)
@@ -211,10 +225,14 @@ class _RegistryCommands:
                 for table, row in overlay.changes.values():
                     txn.put(table, row)
                 told = jcs.canonical(answer(overlay, payload))
+            except lmdb.MapFullError:
+                raise  # room is made, and all of this is done again
             except Exception as error:
                 raise StoreCorrupt(f"{where} ({command.kind}) cannot be folded: {error!r}", where) from error
             self.registered.append(Registered(own, command.actor.id, command.action_id, told))
-            self._next = next(self._found, None)
+            self._taken.append(self._left.popleft())
+            if not self._left:
+                self._left.extend(islice(self._found, 1))
 
 
 def _registry_commands(source: LmdbReading) -> Iterator[tuple[int, str, Command]]:
@@ -273,6 +291,8 @@ def _fold(
     target: LmdbStore, source: LmdbReading, progress: Progress, scope: Scope, registry: _RegistryCommands
 ) -> None:
     heads: dict[str, tuple[int, str]] = {}
+    told: dict[str, tuple[int, str]] = {}
+    """Of the present transaction."""
     untold = {source.group_number(group_id) for group_id in scope.untold}
     total = source.pages.count("log")
     position = done = 0
@@ -284,26 +304,38 @@ def _fold(
         ]
 
         def step(txn: LmdbWriting, facts: list[tuple[int | None, EventFact]] = facts) -> None:
-            view = _Folded(txn, source, heads)
+            registry.begin()
+            told.clear()
+            view = _Folded(txn, source, ChainMap(told, heads))
             for number, fact in facts:
                 if number is not None:
                     registry.fold_before(txn, view, number)
                 overlay = Overlay(view)
                 if fact.group_id is not None and fact.sequence is not None:
-                    heads[fact.group_id] = (fact.sequence, fact.occurred_at)
+                    told[fact.group_id] = (fact.sequence, fact.occurred_at)
                 try:
                     evolve(overlay, fact)
                     for table, row in overlay.changes.values():
                         txn.put(table, row)
+                except lmdb.MapFullError:
+                    raise  # as above
                 except Exception as error:
                     where = f"group {fact.group_id} sequence {fact.sequence}"
                     raise StoreCorrupt(f"{where} ({fact.kind}) cannot be folded: {error!r}", where) from error
 
         target.write(step)
+        registry.keep()
+        heads.update(told)
         position = records[-1].position
         done += len(records)
         progress("rows", done, total)
-    target.write(lambda txn: registry.fold_before(txn, _Folded(txn, source, heads), None))
+
+    def rest(txn: LmdbWriting) -> None:
+        registry.begin()
+        registry.fold_before(txn, _Folded(txn, source, heads), None)
+
+    target.write(rest)
+    registry.keep()
 
 
 def compare_rows(source: LmdbReading, progress: Progress) -> Iterator[tuple[str, str, str]]:

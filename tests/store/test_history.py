@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import lmdb
 import msgspec
 import pytest
 
@@ -13,6 +15,7 @@ from mwnode.protocol import jcs
 from mwnode.protocol.commands import CORE
 from mwnode.protocol.documents import WorkItem
 from mwnode.protocol.errors import ErrorCode
+from mwnode.store import fold
 from mwnode.store.environment import LmdbStore
 from mwnode.store.fold import rebuild
 from mwnode.store.layout import PLACE
@@ -140,6 +143,32 @@ def test_the_log_prevails_over_whatever_a_row_says(mwnode: Harness) -> None:
     assert isinstance(work.row.item, WorkItem)
     work.submit([work.publish(b"result")])
     assert verify(mwnode.node.store).ok
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("where", ["evolve", "record"])
+def test_a_map_that_fills_while_the_log_is_folded_is_grown_and_nothing_is_left_out(
+    mwnode: Harness, monkeypatch: pytest.MonkeyPatch, where: str, times: int
+) -> None:
+    mission = mwnode.mission()
+    for name in ("late", "later", "last"):
+        mwnode.agent(name)
+    work = mission.work("active")
+    mwnode.agent("after-all")
+    work.submit([work.publish(b"result")])
+    real, count = getattr(fold, where), itertools.count()
+    full = range(1, 1 + times)
+
+    def fills(*arguments: Any) -> Any:
+        answer = real(*arguments)
+        if next(count) in full:
+            raise lmdb.MapFullError("full")
+        return answer
+
+    monkeypatch.setattr(fold, where, fills)
+    report = verify(mwnode.node.store)
+    assert report.ok, report.findings
+    assert next(count) > max(full)
 
 
 @pytest.mark.req("R-G-10")
