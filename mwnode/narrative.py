@@ -91,8 +91,8 @@ def work_item_of(event: dict[str, Any]) -> str | None:
 def work_item_name(work_item: dict[str, Any]) -> str:
     """What people call a WorkItem: its name in the plan, else its goal."""
     contract = work_item["contract"]
-    name: str = contract.get("constraints", {}).get("localId") or contract["goal"][:40]
-    return name
+    name = contract.get("constraints", {}).get("localId")
+    return name if isinstance(name, str) and name else str(contract["goal"])[:40]
 
 
 def work_item_round(work_item: dict[str, Any]) -> int:
@@ -104,9 +104,14 @@ def work_item_round(work_item: dict[str, Any]) -> int:
 
 def mission_title(mission: dict[str, Any]) -> str:
     """What people call a Mission: its title, else its objective."""
-    data = mission.get("extensions", {}).get(CORE_EXTENSION, {}).get("data", {})
-    title: str = data.get("title") or mission["objective"][:60]
-    return title
+    title = core_data(mission).get("title")
+    return title if isinstance(title, str) and title else str(mission["objective"])[:60]
+
+
+def core_data(document: dict[str, Any]) -> dict[str, Any]:
+    """mwnode's own extension data of a document as JSON; nothing where somebody else put something else there."""
+    data = document.get("extensions", {}).get(CORE_EXTENSION, {}).get("data")
+    return data if isinstance(data, dict) else {}
 
 
 def short(identifier: str) -> str:

@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from mwnode.authority.state import MESSAGES, WORK_ITEMS, MissionRow, WorkItemRow
 from mwnode.authority.view import View
+from mwnode.protocol import terms
 from mwnode.protocol.documents import Actor, DataBlock, Message, TextBlock
 from mwnode.protocol.instants import parse
 
@@ -65,13 +66,12 @@ def _told_about(message: Message, items: Mapping[str, WorkItemRow]) -> str | Non
 
 def _named(message: Message, items: Sequence[WorkItemRow]) -> str | None:
     """The WorkItem that a request names, by its name in the plan or by its goal."""
-    text = text_of(message)
+    told = text_of(message)
     for item in items:
-        constraints = item.item.contract.constraints
-        local = None if constraints is UNSET else constraints.get("localId")
-        if isinstance(local, str) and text.startswith((f": {local} ", f": {local}:")):
+        local = terms.text(item.item.contract, "localId")
+        if local is not None and told.startswith((f": {local} ", f": {local}:")):
             return item.item.work_item_id
-    return next((item.item.work_item_id for item in items if item.item.contract.goal in text), None)
+    return next((item.item.work_item_id for item in items if item.item.contract.goal in told), None)
 
 
 __all__ = ["text_of", "unanswered"]

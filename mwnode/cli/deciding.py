@@ -19,11 +19,11 @@ from mwnode.cli.principals import human_key
 from mwnode.cli.reach import Reach, at, found, reach
 from mwnode.cli.submissions import budget_used, read_log, work_shown
 from mwnode.cli.target import Target, at_node
-from mwnode.narrative import mission_title, short_id, work_item_name
+from mwnode.narrative import core_data, mission_title, short_id, work_item_name
 from mwnode.protocol.assessments import BY_HUMAN, BY_OTHERS
 from mwnode.protocol.commands import CORE, Priority
 from mwnode.protocol.documents import Budget
-from mwnode.protocol.identifiers import CORE_EXTENSION, EVIDENCE_SCHEMA, RETRY_SCHEMA, mission_conversation_id
+from mwnode.protocol.identifiers import EVIDENCE_SCHEMA, RETRY_SCHEMA, mission_conversation_id
 from mwnode.protocol.instants import parse_duration
 from mwnode.trust.keys import SigningKey, sign_mapping
 
@@ -319,7 +319,7 @@ def retry(target: Target, name: str, work: str, limits: tuple[str, ...], currenc
 
 def _running_child(node: Reach, item: dict[str, Any]) -> dict[str, Any] | None:
     """The view of the child Mission that does a WorkItem, while that one is not over."""
-    links = item.get("extensions", {}).get(CORE_EXTENSION, {}).get("data", {})
+    links = core_data(item)
     if "childMissionId" not in links:
         return None
     view = found(node, at("missions", links["childMissionId"]))

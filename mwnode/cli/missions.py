@@ -14,11 +14,10 @@ from mwnode.cli.output import emit, facts
 from mwnode.cli.possible import possible_now
 from mwnode.cli.reach import Reach, at, found
 from mwnode.cli.target import Target
-from mwnode.narrative import mission_title, short, work_item_name
-from mwnode.protocol import jcs
+from mwnode.narrative import core_data, mission_title, short, work_item_name
+from mwnode.protocol import jcs, terms
 from mwnode.protocol.commands import EXT
 from mwnode.protocol.errors import InvalidCommand, InvalidStateTransition, RevisionConflict
-from mwnode.protocol.identifiers import CORE_EXTENSION
 from mwnode.protocol.limits import FRAME_BYTES
 from mwnode.trust.keys import SigningKey
 
@@ -168,8 +167,7 @@ def _archive_payload(node: Reach, snapshot: dict[str, Any]) -> dict[str, Any]:
 
 def file_names(manifest: dict[str, Any]) -> list[str]:
     """The paths under `outputs/` that a Worker states for an Artifact, if it does."""
-    data = manifest.get("extensions", {}).get(CORE_EXTENSION, {}).get("data", {})
-    return [one["path"] for one in data.get("deliverables", ()) if isinstance(one, dict) and "path" in one]
+    return terms.paths_in(core_data(manifest).get("deliverables"))
 
 
 def told(target: Target, view: dict[str, Any], receipt: dict[str, Any]) -> None:

@@ -6,12 +6,12 @@ this fold begins wherever an Event carries the whole WorkItem, and it never refu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct
 
+from mwnode.protocol import terms
 from mwnode.protocol.commands import Checkpoint, Payload, Usage
 from mwnode.protocol.documents import Artifact, Event, Evidence, Lease, ResourceGrant, WorkItem
 from mwnode.protocol.events import (
@@ -34,7 +34,6 @@ from mwnode.protocol.events import (
     WorkProgressed,
     WorkSubmitted,
 )
-from mwnode.protocol.identifiers import CORE_EXTENSION
 
 ANY_RESOURCE = "urn:mwnode:resource:any"
 _LEASES = ("ownership_lease", "execution_lease", "blocked_lease")
@@ -117,10 +116,7 @@ def fold(views: dict[str, WorkView], payload: Payload) -> WorkView | None:
 
 
 def _attempts(item: WorkItem) -> int:
-    if item.extensions is UNSET or CORE_EXTENSION not in item.extensions:
-        return 0
-    data = item.extensions[CORE_EXTENSION].data
-    attempt = data.get("attempt", 0) if isinstance(data, Mapping) else 0
+    attempt = terms.core_data(item.extensions).get("attempt")
     return attempt if isinstance(attempt, int) else 0
 
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Struct, field
 
 from mwnode.client.fold import WorkView, decode_payload, fold
+from mwnode.protocol import terms
 from mwnode.protocol.commands import Payload
 from mwnode.protocol.documents import (
     Actor,
@@ -55,7 +56,6 @@ from mwnode.protocol.events import (
 )
 from mwnode.protocol.identifiers import (
     CLARIFICATION_SCHEMA,
-    CORE_EXTENSION,
     EVIDENCE_SCHEMA,
     INPUTS_SCHEMA,
     OVERRIDE_SCHEMA,
@@ -270,7 +270,8 @@ class Board(Struct):
             self.asked_overrides.add(str(data.get("targetActionId")))
         elif schema == INPUTS_SCHEMA and message.author == self.owner:
             files = data.get("files")
-            self.handed = {str(path): str(content_hash) for path, content_hash in dict(files or {}).items()}
+            known = files if isinstance(files, Mapping) else {}
+            self.handed = {path: content_hash for path, content_hash in known.items() if isinstance(content_hash, str)}
         elif schema == EVIDENCE_SCHEMA and message.author.type == "human":
             evidence = _as(Evidence, data)
             if evidence is not None and evidence.generated_by == message.author:
@@ -331,8 +332,5 @@ def plan_hash_of(event: Event, mission: Mission) -> str | None:
 
 
 def _plan_hash(extensions: Extensions | msgspec.UnsetType) -> str | None:
-    if extensions is UNSET or CORE_EXTENSION not in extensions:
-        return None
-    data = extensions[CORE_EXTENSION].data
-    value = data.get("planHash") if isinstance(data, Mapping) else None
+    value = terms.core_data(extensions).get("planHash")
     return value if isinstance(value, str) else None

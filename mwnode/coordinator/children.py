@@ -22,6 +22,7 @@ from mwnode.coordinator.graph import Instance
 from mwnode.coordinator.plan import Plan
 from mwnode.coordinator.review import Checked
 from mwnode.coordinator.whole import Whole
+from mwnode.protocol import terms
 from mwnode.protocol.commands import (
     CORE,
     ArtifactForward,
@@ -74,8 +75,7 @@ class Children:
     def created(self, work_item_id: str, mission_id: str, group_id: str) -> None:
         """A WorkItem of the Mission was promoted: its child is followed from now on."""
         view = self.engine.board.views[work_item_id]
-        constraints = {} if view.item.contract.constraints is UNSET else view.item.contract.constraints
-        local = str(constraints.get("localId") or view.item.contract.goal)
+        local = terms.text(view.item.contract, "localId") or view.item.contract.goal
         self.by_group[group_id] = Child(local, work_item_id, mission_id, Board(group_id))
         self.engine.emit(Follow(self.engine.board.group_id, group_id))
 

@@ -8,7 +8,6 @@ contract; until then the WorkItem is offered to nobody.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from msgspec import UNSET
 
@@ -16,6 +15,7 @@ from mwnode.client.fold import WorkView
 from mwnode.coordinator.board import Question
 from mwnode.coordinator.graph import replace_contract
 from mwnode.coordinator.whole import Whole
+from mwnode.protocol import terms
 from mwnode.protocol.commands import MessagePost
 from mwnode.protocol.documents import DataBlock, JsonObject, TextBlock, WorkContract
 from mwnode.protocol.identifiers import CLARIFICATION_SCHEMA, mission_conversation_id
@@ -79,16 +79,16 @@ class Clarifying:
         questions = self._asked(view)
         if not questions:
             return contract
-        standing: Mapping[str, Any] = {} if view.item.contract.constraints is UNSET else view.item.contract.constraints
         # What was answered once stays answered, whoever coordinates and however long ago it was said.
-        answers: dict[str, JsonObject] = {one["question"]: one for one in standing.get("clarifications", ())}
+        said = terms.entries(view.item.contract, "clarifications")
+        answers: dict[str, JsonObject] = {str(one.get("question")): dict(one) for one in said}
         for question in questions:
             answer = self._answer(question, view)
             if answer is not None and question.text not in answers:
                 answers[question.text] = {"question": question.text, "answer": answer}
         if answers:
-            constraints = {} if contract.constraints is UNSET else dict(contract.constraints)
-            contract = replace_contract(contract, constraints={**constraints, "clarifications": list(answers.values())})
+            given = {**terms.of(contract), "clarifications": list(answers.values())}
+            contract = replace_contract(contract, constraints=given)
         return corrected(contract)
 
     def _pass_on(self, local: str, question: Question) -> None:
@@ -130,14 +130,13 @@ def corrected(contract: WorkContract) -> WorkContract:
     """
     if contract.constraints is UNSET or "deliverables" not in contract.constraints:
         return contract
-    named = contract.constraints["deliverables"]
-    named = named if isinstance(named, Mapping) else {}
+    named = terms.table(contract, "deliverables")
     paths: dict[str, JsonObject] = {}
     taken: set[str] = set()
     for deliverable in contract.required_deliverables:
         entry = named.get(deliverable.deliverable_id)
         entry = dict(entry) if isinstance(entry, Mapping) else {}
-        path = str(entry.get("path") or deliverable.deliverable_id)
+        path = terms.path_in(entry) or deliverable.deliverable_id
         if path in taken:
             path = f"{deliverable.deliverable_id}/{path}"
         taken.add(path)

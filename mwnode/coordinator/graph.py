@@ -17,8 +17,8 @@ from mwnode.client.fold import WorkView
 from mwnode.coordinator.board import Board, Change
 from mwnode.coordinator.plan import Plan
 from mwnode.coordinator.plan_format import FROM_PARENT, PlanWork
+from mwnode.protocol import terms
 from mwnode.protocol.documents import Artifact, WorkContract
-from mwnode.protocol.identifiers import CORE_EXTENSION
 from mwnode.protocol.instants import Instant
 
 
@@ -152,7 +152,7 @@ class Graph:
                 mission_deadline=self.board.mission.deadline,
                 contract_version=version,
             )
-        constraints = dict(contract.constraints) if contract.constraints is not UNSET else {}
+        constraints = dict(terms.of(contract))
         goal = contract.goal
         if instance.change is not None:
             constraints["correction"] = {"round": instance.round, "feedback": instance.change.feedback}
@@ -174,22 +174,15 @@ def result_paths(view: WorkView, content_hash: str) -> Iterable[str]:
     stated = () if manifest is None else _stated_paths(manifest)
     if stated:
         return stated
-    constraints: Mapping[str, Any] = {} if contract.constraints is UNSET else contract.constraints
-    named = constraints.get("deliverables", {})
     # What was published below a child Mission comes without its manifest: alone, it can be no other deliverable.
     alone = submission is not UNSET and len(submission.artifact_hashes) == len(contract.required_deliverables) == 1
     for deliverable in contract.required_deliverables:
         kind = (deliverable.media_type, deliverable.schema)
         if alone if manifest is None else kind == (manifest.media_type, manifest.schema_uri):
-            entry = named.get(deliverable.deliverable_id, {})
-            return (str(entry.get("path") or deliverable.deliverable_id),)
+            return (terms.deliverable_path(contract, deliverable.deliverable_id) or deliverable.deliverable_id,)
     return (content_hash.removeprefix("sha256:"),)
 
 
 def _stated_paths(manifest: Artifact) -> tuple[str, ...]:
-    if manifest.extensions is UNSET or CORE_EXTENSION not in manifest.extensions:
-        return ()
-    data = manifest.extensions[CORE_EXTENSION].data
-    entries = data.get("deliverables", ()) if isinstance(data, Mapping) else ()
-    paths = [str(entry.get("path")) for entry in entries if isinstance(entry, Mapping) and entry.get("path")]
+    paths = terms.paths_in(terms.core_data(manifest.extensions).get("deliverables"))
     return tuple(path for path in paths if not path.startswith("/") and ".." not in path.split("/"))

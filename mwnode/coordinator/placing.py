@@ -12,6 +12,7 @@ from mwnode.client.fold import WorkView
 from mwnode.coordinator.candidates import Candidate, Ranked, Record, rank, record_of
 from mwnode.coordinator.graph import Instance, replace_contract
 from mwnode.coordinator.whole import Whole
+from mwnode.protocol import terms
 from mwnode.protocol.assessments import request_in
 from mwnode.protocol.commands import MembershipChange, WorkOffer
 from mwnode.protocol.documents import Actor, Lease, Offer, WorkContract
@@ -349,7 +350,7 @@ def _open(offer: Offer, now: Instant) -> bool:
 
 
 def _constraint(contract: WorkContract, name: str) -> Any:
-    return None if contract.constraints is UNSET else contract.constraints.get(name)
+    return terms.of(contract).get(name)
 
 
 def _failure(view: WorkView) -> tuple[str, bool, str]:

@@ -6,11 +6,11 @@ The checks are a table: the first that fails names the structured reason of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from msgspec import UNSET, Struct
 
 from mwnode.client.fold import WorkView
+from mwnode.protocol import terms
 from mwnode.protocol.assessments import BY_OTHERS
 from mwnode.protocol.capabilities import covers
 from mwnode.protocol.documents import CapabilityRef, DeclineReason, WorkContract
@@ -140,8 +140,7 @@ def _unknown_critical(view: WorkView) -> str | None:
 
 def ambiguity(contract: WorkContract) -> Question | None:
     """What has to be settled by a corrected contract before anybody can start (R-10.1-20)."""
-    constraints: Mapping[str, Any] = {} if contract.constraints is UNSET else contract.constraints
-    named = constraints.get("deliverables", {})
+    named = terms.of(contract).get("deliverables", {})
     known = {item.deliverable_id for item in contract.required_deliverables}
     if not isinstance(named, Mapping):
         return Question("constraints.deliverables is not an object: under which files are the deliverables expected?")
@@ -150,7 +149,7 @@ def ambiguity(contract: WorkContract) -> Question | None:
             return Question(
                 f"constraints names the deliverable {deliverable_id!r}, which the contract does not require"
             )
-    paths = [entry.get("path") for entry in named.values() if isinstance(entry, Mapping)]
+    paths = [path for path in map(terms.path_in, named.values()) if path is not None]
     if len(set(paths)) < len(paths):
         return Question("two deliverables have the same path: which file is which?")
     if known and named and known - set(named):

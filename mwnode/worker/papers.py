@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from mwnode.client.fold import WorkView
+from mwnode.protocol import terms
 from mwnode.protocol.assessments import ASSESSMENT_ID, BY_OTHERS, BY_REVIEWER, ReviewRequest
 from mwnode.protocol.documents import (
     Artifact,
@@ -135,8 +136,7 @@ class Papers:
         ``check`` says so, and the hashes made while uploading prove integrity.
         """
         contract = view.item.contract
-        constraints: Mapping[str, Any] = {} if contract.constraints is UNSET else contract.constraints
-        checks = constraints.get("checks", {})
+        checks = terms.table(contract, "checks")
         made: list[Evidence] = []
         stated: dict[tuple[str, str], list[str]] = {}
         everything = [criterion.criterion_id for criterion in contract.acceptance_criteria]
@@ -180,11 +180,7 @@ class Papers:
         missing = sorted(wanted - {name for one in found for name in one.criterion_ids})
         if missing:
             return f"the executor gave no {BY_REVIEWER} of {', '.join(missing)}"
-        constraints: Mapping[str, Any] = (
-            {} if view.item.contract.constraints is UNSET else view.item.contract.constraints
-        )
-        entry = constraints.get("deliverables", {}).get(ASSESSMENT_ID, {})
-        return str(entry.get("path") or ASSESSMENT_ID), msgspec.json.encode(found)
+        return terms.deliverable_path(view.item.contract, ASSESSMENT_ID) or ASSESSMENT_ID, msgspec.json.encode(found)
 
     def failure(self, view: WorkView, job: Job, failed: Failed) -> Evidence:
         """The failure report that `work.fail` needs; it tells how often it was tried and whether to try again."""

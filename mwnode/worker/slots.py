@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from mwnode.files import write_whole
+from mwnode.protocol import terms
 from mwnode.protocol.documents import Deliverable, WorkContract
 from mwnode.worker.effects import Assignment
 from mwnode.worker.keys import attempt_key
@@ -91,12 +92,12 @@ class Slot:
     def _wanted(self) -> Iterator[tuple[str, str]]:
         """Path under inputs/ and content hash of every input; inputs without a path are named by their hash."""
         contract = self.assignment.contract
-        constraints: Mapping[str, Any] = {} if contract.constraints is UNSET else contract.constraints
         named = set()
-        for entry in constraints.get("inputs", ()):
-            if isinstance(entry, Mapping) and entry.get("contentHash") in contract.input_artifacts:
-                named.add(entry["contentHash"])
-                yield str(safe_path(str(entry.get("path")))), entry["contentHash"]
+        for entry in terms.entries(contract, "inputs"):
+            path, content_hash = terms.path_in(entry), entry.get("contentHash")
+            if path is not None and content_hash in contract.input_artifacts:
+                named.add(content_hash)
+                yield str(safe_path(path)), content_hash
         for content_hash in contract.input_artifacts:
             if content_hash not in named:
                 yield content_hash.removeprefix("sha256:"), content_hash
@@ -135,9 +136,8 @@ class Slot:
 
     def _step(self) -> str:
         """The plan's ``run`` for the WorkItem, so that a shell script needs no JSON; empty where there is none."""
-        contract = self.assignment.contract
-        step = None if contract.constraints is UNSET else contract.constraints.get("run")
-        return step if isinstance(step, str) and "\0" not in step else ""
+        step = terms.text(self.assignment.contract, "run") or ""
+        return "" if "\0" in step else step
 
     def deliverables(self, bytes_max: int) -> list[tuple[Deliverable, Path]]:
         """Each deliverable's file. Raises SlotError when one is missing, no plain file, or everything is too large."""
@@ -149,10 +149,9 @@ class Slot:
         return found
 
     def _file(self, contract: WorkContract, deliverable: Deliverable) -> Path:
-        constraints: Mapping[str, Any] = {} if contract.constraints is UNSET else contract.constraints
-        named = constraints.get("deliverables", {}).get(deliverable.deliverable_id, {})
-        path = self.outputs / safe_path(str(named.get("path") or deliverable.deliverable_id))
-        if not path.exists() and not named.get("path") and len(contract.required_deliverables) == 1:
+        named = terms.deliverable_path(contract, deliverable.deliverable_id)
+        path = self.outputs / safe_path(named or deliverable.deliverable_id)
+        if not path.exists() and named is None and len(contract.required_deliverables) == 1:
             # No path was agreed: one deliverable and one file can only mean each other.
             files = [one for one in self.outputs.iterdir() if one.is_file()]
             path = files[0] if len(files) == 1 else path
