@@ -109,7 +109,7 @@ class Answers:
             if sent.step == "start":
                 self._give_back(job, wait)
             else:
-                self.engine.steps.again(job, sent.step)
+                self.engine.steps.again(job, sent.step, error.code)
         elif error.code in LOST:
             self.engine.drop(job, f"{error.code.value}: {error.message}", keep=True)
         elif sent.step == "start":

@@ -25,7 +25,7 @@ from mwnode.protocol.commands import (
     WorkSubmit,
 )
 from mwnode.protocol.documents import ScheduleEstimate
-from mwnode.protocol.errors import MissionWeaveError
+from mwnode.protocol.errors import ErrorCode, MissionWeaveError
 from mwnode.protocol.events import ResourceUsageRecorded
 from mwnode.protocol.instants import parse
 from mwnode.protocol.scalars import SAFE_INTEGER_MAX
@@ -282,10 +282,14 @@ class Steps:
         if step in ("submit", "fail", "checkpoint", "block"):
             self.engine.finish(job, step)
 
-    def again(self, job: Job, step: str) -> None:
+    def again(self, job: Job, step: str, code: ErrorCode) -> None:
         """The step is still the next one: it is sent again when its wait is over."""
         if step == "renew" and job.hold is not None:
             job.hold.renew_at = min(job.hold.renew_at, job.waits_until)
+        if step in ("submit", "fail") and code is ErrorCode.AUTH_INVALID_SIGNATURE and job.outcome is not None:
+            # Perhaps it is the Evidence that was signed by a clock that was wrong.
+            job.evidence = ()
+            self.close(job, job.outcome)
 
     def rejected(self, job: Job, step: str, error: MissionWeaveError) -> None:
         """The authority will never take this step: the run is reported as failed, or given up."""

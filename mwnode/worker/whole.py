@@ -56,7 +56,7 @@ class TakesSteps(Protocol):
     def advance(self, job: Job) -> None:
         """Send what is next."""
 
-    def again(self, job: Job, step: str) -> None:
+    def again(self, job: Job, step: str, code: ErrorCode) -> None:
         """That Command was not taken for a reason that passes."""
 
     def done(self, job: Job, step: str, receipt: Payload) -> None:

@@ -142,8 +142,8 @@ def test_the_last_lines_of_a_failed_executor_are_shown_and_its_directory_kept_if
     assert worker.kept == [worker.launched[0].run_id]
 
 
-class Ahead:
-    """A wall clock that is ahead until it is set right."""
+class Wrong:
+    """A wall clock that is ahead, or behind, until it is set right."""
 
     def __init__(self, clock: ManualClock, seconds: int) -> None:
         self.clock = clock
@@ -157,19 +157,33 @@ class Ahead:
 
 
 @pytest.mark.req("R-11.4-08", "R-13.2-01")
-def test_evidence_of_a_clock_that_was_set_right_since_is_signed_anew(mwnode: Harness) -> None:
+@pytest.mark.parametrize(
+    "seconds, status, state, refused",
+    [
+        (600, 0, "submitted", [("work.submit", "INVALID_COMMAND")]),
+        (-36_000_000, 0, "submitted", [("work.submit", "AUTH_INVALID_SIGNATURE")]),
+        (-36_000_000, 3, "failed", []),
+    ],
+)
+def test_evidence_of_a_clock_that_was_set_right_since_is_signed_anew(
+    mwnode: Harness, seconds: int, status: int, state: str, refused: list[tuple[str, str]]
+) -> None:
+    """It was in the future, or before the key was valid; a failure is reported when it can be."""
     work = mwnode.mission().authorize(**CHECKED)
     work.offer(mwnode.workers[0])
     worker = desk(mwnode, behave=never).step()
-    worker.engine.papers.clock = worker.engine.clock = clock = Ahead(mwnode.clock, 600)
+    worker.engine.papers.clock = worker.engine.clock = clock = Wrong(mwnode.clock, seconds)
     worker.lose_link()
-    worker.end(worker.launched[0].run_id, 0)
+    worker.end(worker.launched[0].run_id, status)
     worker.step()
     clock.seconds = 0
     worker.reconnect()
     worker.step()
-    assert worker.refused == [("work.submit", "INVALID_COMMAND")]
-    assert work.state == "submitted"
+    for _ in range(3):
+        mwnode.clock.advance(2)
+        worker.step()
+    assert work.state == state
+    assert worker.refused == refused
 
 
 @pytest.mark.req("R-11.4-08", "R-12-13")
