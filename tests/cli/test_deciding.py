@@ -88,6 +88,42 @@ def test_without_a_terminal_nothing_is_approved_unless_it_is_said(made: Made) ->
     assert (approved["state"], approved["artifactHashes"]) == ("approved", [made.content_hash])
 
 
+@pytest.mark.req("R-5-04")
+def test_one_person_directs_monitors_intervenes_and_decides(made: Made) -> None:
+    """Each act is a Command that this person signed, or a read that is open to this person and to no stranger."""
+
+    def act(*words: str) -> None:
+        done = cli(*words, "--home", made.home, "--json")
+        assert done.status == 0, done.err
+
+    act("mission", "direct", made.at_work, "The archive is due on Friday")
+    act("mission", "priority", made.at_work, "high", "--reason", "the release")
+    act("mission", "cancel", made.at_work, "--reason", "not needed any more", "--yes")
+    act("mission", "approve", made.submitted, "--yes")
+    owner = {"type": "human", "id": "urn:mwnode:human:owner"}
+    told = {
+        event["kind"]: event["payload"]
+        for name in (made.at_work, made.submitted)
+        for event in (json.loads(line) for line in cli("events", name, "--home", made.home, "--json").out.splitlines())
+    }
+    assert told["message.posted"]["message"]["author"] == owner
+    assert told["ext.mwnode.core.mission_prioritized"]["priority"] == "high"
+    assert told["mission.cancelled"]["state"] == "cancelled"
+    assert told["mission.approved"]["approval"]["approver"] == owner
+    view = cli("mission", "show", made.submitted, "--home", made.home, "--json").json
+    assert view["mission"]["state"] == "approved"
+    for words in (("mission", "list"), ("waiting",), ("why", made.submitted)):
+        act(*words)
+    assert cli("verify", "--home", made.home).status == 0, "every Command in it is signed by whom it names"
+    stranger = cli("human", "add", "stranger", "--home", made.home)
+    assert stranger.status == 0, stranger.err
+    key = made.home / "keys" / "stranger.key"
+    closed = cli("mission", "show", made.submitted, "--home", made.home, "--key", key)
+    assert closed.status == 1
+    refused = cli("mission", "direct", made.submitted, "hello", "--home", made.home, "--key", key)
+    assert refused.status == 1
+
+
 def test_what_is_to_be_approved_is_shown_with_work_file_type_and_size(made: Made) -> None:
     shown = cli("mission", "approve", made.submitted, "--home", made.home).out
     assert "Build, check and publish the archive" in shown

@@ -110,7 +110,7 @@ async def test_a_damaged_answer_is_refused_without_saying_why(served: Served, da
     assert served.harness.session_epoch(worker) == 1
 
 
-@pytest.mark.req("R-6.3-04")
+@pytest.mark.req("R-6.3-01", "R-6.3-04")
 @pytest.mark.parametrize("members", [{"agentId": "urn:example:nobody"}, {"keyId": "urn:example:no-key"}])
 async def test_an_unknown_agent_or_key_gets_no_challenge(
     served: Served, members: dict[str, str], caplog: pytest.LogCaptureFixture
