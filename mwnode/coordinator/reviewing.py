@@ -17,6 +17,7 @@ from mwnode.coordinator.graph import Instance, result_paths, work_item_id
 from mwnode.coordinator.plan_format import capability
 from mwnode.coordinator.review import Accept, Assess, Checked, Rework, review
 from mwnode.coordinator.whole import Whole
+from mwnode.protocol import terms
 from mwnode.protocol.assessments import (
     ASSESSMENT_ID,
     ASSESSMENT_MEDIA_TYPE,
@@ -283,11 +284,15 @@ class Reviewing:
         """Call off reviews of submissions that are not there any more."""
         for view in list(self.engine.board.views.values()):
             request = request_in(view.item.contract)
-            if request is None or view.state not in _UNFINISHED:
+            about = None if request is None else self.engine.board.views.get(request.work_item_id)
+            if request is None or (about is not None and about.state == "submitted"):
                 continue
-            about = self.engine.board.views.get(request.work_item_id)
             key = f"cancel {view.work_item_id}"
-            if (about is None or about.state != "submitted") and self.engine.free(key):
+            if view.state == "failed":
+                # It would hold up the Mission, and can only be called off once it is offered again.
+                local = terms.text(view.item.contract, "localId") or "review"
+                self._go_on(Instance(local, view.work_item_id, given=view.item.contract), view, [])
+            elif view.state in _UNFINISHED and self.engine.free(key):
                 payload = WorkCancel(
                     work_item_id=view.work_item_id, reason="what it is about is not submitted any more"
                 )

@@ -11,7 +11,7 @@ from mwnode.enrolment import Capability
 from mwnode.genesis import read_registry
 from mwnode.protocol.assessments import assessments_in, request_in
 from mwnode.protocol.documents import CapabilityRef
-from mwnode.protocol.identifiers import EVIDENCE_SCHEMA
+from mwnode.protocol.identifiers import EVIDENCE_SCHEMA, RETRY_SCHEMA
 from mwnode.testing import Harness, Participant
 from mwnode.trust.verification import Failure, verify_document
 from mwnode.worker.effects import Assignment
@@ -172,6 +172,28 @@ def test_where_no_reviewer_can_say_a_human_does(mwnode: Harness, word: str, stat
     else:
         found = [one for one in events(coordinator, kinds) if one["workItemId"] == evidence["workItemId"]]
         assert {one["generatedBy"]["id"] for one in found[0]["payload"]["evidence"][1:]} == {mwnode.owner.id}
+
+
+@pytest.mark.req("R-13.2-05")
+def test_a_failed_review_of_what_a_human_has_accepted_holds_up_nothing(mwnode: Harness) -> None:
+    who = mwnode.agent("critic", (Capability(id="mwnode.review"),))
+    critic = desk(mwnode, who, lambda assignment: Run(status=3), capabilities=(REVIEW,))
+    coordinator = coordinate(mwnode, plan=make_plan(QUALITATIVE))
+    coordinator.absent.add(mwnode.workers[1].id)
+    worker = doer(mwnode)
+    work_together(coordinator, worker, critic)
+    reviews = [view for view in coordinator.engine.board.views.values() if request_in(view.item.contract) is not None]
+    assert {view.state for view in reviews} == {"failed"}
+    tell(coordinator, EVIDENCE_SCHEMA, judge(coordinator, "passed", type="reviewer_assessment", criterionIds=["clear"]))
+    for view in reviews:
+        # For good: only its owner has it tried again, which here means that it is called off.
+        tell(coordinator, RETRY_SCHEMA, {"workItemId": view.work_item_id})
+    for _ in range(8):
+        mwnode.advance(30)
+        work_together(coordinator, worker)
+    assert coordinator.state("lint") == "verified"
+    assert {view.state for view in coordinator.engine.board.views.values()} == {"verified", "cancelled"}
+    assert coordinator.mission.state == "awaiting_approval"
 
 
 def test_an_executor_that_assesses_nothing_is_asked_again(mwnode: Harness) -> None:
